@@ -1,0 +1,39 @@
+// Which way an operation goes, by kind, bytes and ranks: the one table to tune.
+#pragma once
+
+#include <cstddef>
+
+#include "layout.hpp"
+
+namespace phalanx {
+
+enum class Algorithm {
+  kOneShot,   // every rank publishes its data with its arrival; one synchronisation
+  kPipeline,  // chunks through the stage buffers, which stay in the cache
+};
+
+struct AlgorithmRow {
+  Operation operation;
+  int max_ranks;
+  std::size_t one_shot_bytes;  // what one rank publishes, at most kSlotBytes
+};
+
+// First row that fits. One-shot reductions are repeated on every rank: with many ranks they pay off for less.
+inline constexpr AlgorithmRow kAlgorithms[] = {
+    {Operation::kAllReduce, 4, 4096},
+    {Operation::kAllReduce, 16, 2048},
+    {Operation::kAllReduce, kMaxRanks, 512},
+};
+
+inline Algorithm choose_algorithm(Operation operation, std::size_t bytes, int num_ranks) noexcept {
+  for (const AlgorithmRow& row : kAlgorithms) {
+    if (row.operation == operation && num_ranks <= row.max_ranks)
+      return bytes <= row.one_shot_bytes ? Algorithm::kOneShot : Algorithm::kPipeline;
+  }
+  return bytes <= kSlotBytes ? Algorithm::kOneShot : Algorithm::kPipeline;
+}
+
+// Results above this size would not stay in the cache: write them around it.
+inline constexpr std::size_t kStreamingBytes = 8u << 20;
+
+}  // namespace phalanx

@@ -1,0 +1,41 @@
+#include "collectives.hpp"
+#include "pipeline.hpp"
+
+namespace phalanx {
+namespace {
+
+// The root goes on at once: it may run kPosts operations ahead of its readers.
+void broadcast_one_shot(Endpoint& self, const Call& call, std::byte* data, std::size_t bytes) {
+  const bool is_root = self.rank() == call.root;
+  self.publish(call, data, is_root ? bytes : 0);
+  if (is_root) return;
+  self.await_arrival(call, call.root);
+  if (bytes != 0) std::memcpy(data, self.payload(call.root, bytes), bytes);
+}
+
+}  // namespace
+
+void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t bytes) {
+  self.begin(call);
+  if (choose_algorithm(call.operation, bytes, self.num_ranks()) == Algorithm::kOneShot) {
+    broadcast_one_shot(self, call, data, bytes);
+  } else {
+    const bool is_root = self.rank() == call.root;
+    const StageUse use = stage_use(self, bytes);
+    const Stage stage = is_root ? self.claim_stage(call, use) : self.stage(use);
+    const std::size_t stride = stage.chunk_bytes;
+    const bool is_streaming = bytes >= kStreamingBytes;
+    const auto buffer = [&](std::size_t step) { return stage.at(call.root, step); };
+    run_pipeline(
+        self, call, meet_through(self, call.root), steps_for(bytes, stride),
+        [&](std::size_t step) {
+          if (is_root) std::memcpy(buffer(step), data + step * stride, chunk_length(bytes, step, stride));
+        },
+        [&](std::size_t step) {
+          if (!is_root) copy_out(data + step * stride, buffer(step), chunk_length(bytes, step, stride), is_streaming);
+        });
+  }
+  self.end();
+}
+
+}  // namespace phalanx

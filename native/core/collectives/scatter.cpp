@@ -1,0 +1,55 @@
+#include "collectives.hpp"
+#include "pipeline.hpp"
+
+namespace phalanx {
+namespace {
+
+void scatter_one_shot(Endpoint& self, const Call& call, const std::byte* const* inputs, std::byte* output,
+                      std::size_t bytes) {
+  const int me = self.rank();
+  const bool is_root = me == call.root;
+  if (is_root && bytes != 0) {
+    std::byte* slot = self.layout().slot(me, self.seq());
+    for (int peer = 0; peer < self.num_ranks(); ++peer) std::memcpy(slot + std::size_t(peer) * bytes, inputs[peer], bytes);
+    std::memmove(output, inputs[me], bytes);
+  }
+  self.publish(call, nullptr, 0);
+  if (is_root) return;
+  self.await_arrival(call, call.root);
+  if (bytes != 0) std::memcpy(output, self.layout().slot(call.root, self.seq()) + std::size_t(me) * bytes, bytes);
+}
+
+}  // namespace
+
+void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, std::byte* output, std::size_t bytes) {
+  self.begin(call);
+  const int n = self.num_ranks(), me = self.rank();
+  const bool is_root = me == call.root;
+  if (choose_algorithm(call.operation, bytes * std::size_t(n), n) == Algorithm::kOneShot) {
+    scatter_one_shot(self, call, inputs, output, bytes);
+  } else {
+    const StageUse use = stage_use(self, bytes * std::size_t(n));
+    const Stage stage = is_root ? self.claim_stage(call, use) : self.stage(use);
+    const std::size_t stride = stage.part_bytes(n);
+    const bool is_streaming = bytes >= kStreamingBytes;
+    const auto staged = [&](std::size_t step, int peer) {
+      return stage.at(call.root, step) + std::size_t(peer) * stride;
+    };
+    run_pipeline(
+        self, call, meet_through(self, call.root), steps_for(bytes, stride),
+        [&](std::size_t step) {
+          for (int peer = 0; is_root && peer < n; ++peer) {
+            if (peer != me)
+              std::memcpy(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride));
+          }
+        },
+        [&](std::size_t step) {
+          const std::byte* from = is_root ? inputs[me] + step * stride : staged(step, me);
+          if (output + step * stride != from)
+            copy_out(output + step * stride, from, chunk_length(bytes, step, stride), is_streaming);
+        });
+  }
+  self.end();
+}
+
+}  // namespace phalanx

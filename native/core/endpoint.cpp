@@ -1,0 +1,323 @@
+#include "endpoint.hpp"
+
+#include <pthread.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace phalanx {
+namespace {
+
+constexpr std::int64_t kSleepSliceNs = 50'000'000;  // how often a sleeper looks for dead peers
+
+std::atomic<std::uint32_t> fork_generation{0};
+
+void watch_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+  (void)registered;
+}
+
+Layout layout_of(const Segment& segment) {
+  const auto& header = *reinterpret_cast<const Header*>(segment.data());
+  if (segment.size() < sizeof(Header) || header.magic != kMagic || header.total_bytes != segment.size())
+    throw std::runtime_error("this is not a segment of this version of phalanx");
+  return Layout(segment.data(), static_cast<int>(header.num_ranks), header.chunk_bytes, header.eager_bytes,
+                header.bulk_bytes);
+}
+
+Layout layout_for(const GroupShape& shape, std::byte* base) {
+  return Layout(base, shape.num_ranks, shape.chunk_bytes, shape.eager_bytes, shape.bulk_bytes);
+}
+
+Patience patience_for(std::uint32_t crowd) {
+  const bool is_crowded = static_cast<int>(crowd) > usable_cores();
+  return is_crowded ? Patience{500, 2'000'000} : Patience{50'000, 300'000};
+}
+
+std::uint64_t pack_what(const Call& call) {
+  return std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 | std::uint64_t(call.op) << 16 |
+         std::uint64_t(call.num_dims) << 24 | std::uint64_t(std::uint32_t(call.root)) << 32;
+}
+
+std::uint64_t step_word(Seq seq, std::uint64_t step) { return seq << 32 | step; }
+
+}  // namespace
+
+thread_local bool (*Endpoint::interrupted)() = nullptr;
+
+std::size_t group_bytes(const GroupShape& shape) { return layout_for(shape, nullptr).total_bytes(); }
+
+Segment create_group_segment(const GroupShape& shape) {
+  const Layout sizes = layout_for(shape, nullptr);
+  Segment segment = Segment::create("phalanx:" + shape.name.substr(0, 200), sizes.total_bytes(), sizes.control_bytes());
+  auto& header = *reinterpret_cast<Header*>(segment.data());  // the file is all zeros, a valid initial state
+  header.magic = kMagic;
+  header.num_ranks = static_cast<std::uint32_t>(shape.num_ranks);
+  header.crowd = static_cast<std::uint32_t>(std::max(shape.crowd, shape.num_ranks));
+  header.chunk_bytes = shape.chunk_bytes;
+  header.eager_bytes = shape.eager_bytes;
+  header.bulk_bytes = shape.bulk_bytes;
+  header.total_bytes = segment.size();
+  if (getrandom(header.nonce, sizeof(header.nonce), 0) != sizeof(header.nonce))
+    throw std::runtime_error("getrandom gave no random bytes");
+  std::strncpy(header.name, shape.name.c_str(), sizeof(header.name) - 1);
+  const Layout layout = layout_for(shape, segment.data());
+  for (int rank = 0; rank < shape.num_ranks; ++rank) layout.member(rank).exit_status.store(kStatusUnknown);
+  return segment;
+}
+
+Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
+    : segment_(std::move(segment)),
+      layout_(layout_of(segment_)),
+      rank_(rank),
+      num_ranks_(static_cast<int>(layout_.header().num_ranks)),
+      patience_(patience_for(layout_.header().crowd)),
+      peers_(layout_, rank, num_ranks_) {
+  if (rank < 0 || rank >= num_ranks_) throw std::runtime_error("rank outside the group");
+  watch_forks();
+  fork_generation_ = fork_generation.load();
+  Member& member = layout_.member(rank);
+  member.pid.store(getpid());
+  member.is_thread.store(is_thread);
+  member.start_ticks.store(process_start_ticks(getpid()));
+  MemberState absent = MemberState::kAbsent;
+  if (!member.state.compare_exchange_strong(absent, MemberState::kPresent))
+    throw std::runtime_error("rank " + std::to_string(rank) + " of this group is taken already");
+}
+
+Endpoint::~Endpoint() { leave(); }
+
+bool Endpoint::is_owner() const noexcept { return fork_generation_ == fork_generation.load(std::memory_order_relaxed); }
+
+void Endpoint::leave() noexcept {
+  if (!is_owner()) return;  // a child made by fork is not the rank
+  MemberState present = MemberState::kPresent;
+  if (layout_.member(rank_).state.compare_exchange_strong(present, MemberState::kLeft)) wake_everybody(layout_);
+}
+
+void Endpoint::begin(const Call& call) {
+  throw_if_faulty();
+  ++seq_;
+  if (seq_ > kPosts) await_departure(call, seq_ - kPosts);
+  write_journal(call);
+}
+
+void Endpoint::write_journal(const Call& call) noexcept {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  JournalEntry& entry = layout_.journal(rank_, seq_);
+  entry.seq.store(0, relaxed);
+  entry.start_ns.store(call.start_ns, relaxed);
+  entry.what.store(pack_what(call), relaxed);
+  entry.count.store(call.count, relaxed);
+  entry.location.store(call.location, relaxed);
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i)
+    entry.shape[i].store(call.shape[i], relaxed);
+  entry.seq.store(seq_, std::memory_order_release);
+}
+
+void Endpoint::publish(const Call& call, const std::byte* data, std::size_t bytes, std::uint64_t extra) {
+  Post& post = layout_.post(rank_, seq_);
+  post.signature = call.signature();
+  post.count = call.count;
+  post.extra = extra;
+  post.factor = call.factor;
+  if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq_), data, bytes);
+  layout_.progress(rank_).arrived.store(seq_, std::memory_order_seq_cst);
+  // Pairs with the load in await_arrivals: payload and signature are visible first.
+  post.seq.store(seq_, std::memory_order_seq_cst);
+  wake_sleepers();
+}
+
+void Endpoint::refuse(const Call& call, const std::string& text) {
+  Call refusal = call;
+  refusal.operation = Operation::kRefused;
+  begin(refusal);
+  const std::size_t bytes = std::min(text.size(), kSlotBytes - 1) + 1;
+  std::memcpy(layout_.slot(rank_, seq_), text.c_str(), bytes - 1);
+  layout_.slot(rank_, seq_)[bytes - 1] = std::byte{0};
+  publish(refusal, nullptr, 0);
+  end();
+}
+
+void Endpoint::await_arrivals(const Call& call, int first, int last) {
+  const Seq seq = seq_;
+  await(call, first, last, [this, seq](int peer) {
+    return layout_.post(peer, seq).seq.load(std::memory_order_seq_cst) == seq;
+  });
+  for (int peer = first; peer < last; ++peer) {
+    if (peer != rank_) compare(call, peer);
+  }
+}
+
+void Endpoint::compare(const Call& call, int peer) {
+  const Post& post = layout_.post(peer, seq_);
+  if (post.signature == call.signature() && post.count == call.count) [[likely]]
+    return;
+  if (operation_of(post.signature) == Operation::kRefused) {
+    end();
+    throw Trouble(FaultKind::kPeerFailed, peer, rank_, seq_, reinterpret_cast<const char*>(layout_.slot(peer, seq_)),
+                  false);
+  }
+  fail(FaultKind::kMismatch, peer, "");
+}
+
+Stage Endpoint::claim_stage(const Call& call, StageUse use) {
+  if (!is_stage_reserved_) {
+    reserve(layout_.stage(rank_), layout_.stage_bytes());
+    is_stage_reserved_ = true;
+  }
+  // All ranks count operations alike, so they agree on the half.
+  const std::size_t half = seq_ % kStageSets;
+  for (std::size_t set = 0; set < kStageSets; ++set) {
+    if (use == StageUse::kHalf && set != half) continue;
+    if (stage_used_[set] != 0) await_departure(call, stage_used_[set]);
+    stage_used_[set] = seq_;
+  }
+  return stage(use);
+}
+
+Stage Endpoint::stage(StageUse use) const noexcept {
+  const std::size_t half = seq_ % kStageSets;
+  const std::size_t chunk = layout_.chunk_bytes();
+  if (use == StageUse::kWhole) return {&layout_, 0, kStageSets * chunk, half};
+  return {&layout_, half * kStageBuffers * chunk, chunk, half};
+}
+
+void Endpoint::post_step(std::uint64_t step) {
+  layout_.progress(rank_).step.store(step_word(seq_, step), std::memory_order_seq_cst);
+  wake_sleepers();
+}
+
+void Endpoint::await_step(const Call& call, std::uint64_t step, int first, int last) {
+  const std::uint64_t target = step_word(seq_, step);
+  await(call, first, last, [this, target](int peer) {
+    return layout_.progress(peer).step.load(std::memory_order_seq_cst) >= target;
+  });
+}
+
+void Endpoint::await_departure(const Call& call, Seq u) {
+  if (all_arrived_ > u) return;
+  await(call, 0, num_ranks_, [this, u](int peer) {
+    return layout_.progress(peer).arrived.load(std::memory_order_seq_cst) > u;
+  });
+  Seq lowest = seq_;
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    if (peer != rank_) lowest = std::min(lowest, layout_.progress(peer).arrived.load(std::memory_order_acquire));
+  }
+  all_arrived_ = std::max(all_arrived_, lowest);
+}
+
+void Endpoint::wake_sleepers() noexcept {
+  // Dekker with await_slowly: we stored the word, then look for sleepers; a sleeper counts itself, then looks at the word.
+  if (layout_.header().sleepers.load(std::memory_order_seq_cst) == 0) [[likely]]
+    return;
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    Bell& bell = layout_.bell(peer);
+    if (peer == rank_ || bell.sleepers.load(std::memory_order_seq_cst) == 0) continue;
+    bell.word.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(bell.word);
+  }
+}
+
+namespace {
+
+// Counts a rank as asleep while it lives.
+class Asleep {
+ public:
+  Asleep(Header& header, Bell& bell) : header_(header), bell_(bell) {
+    bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    header_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Asleep() {
+    header_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+ private:
+  Header& header_;
+  Bell& bell_;
+};
+
+}  // namespace
+
+void Endpoint::await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready) {
+  const std::int64_t start = monotonic_ns();
+  const std::int64_t spin_until = start + patience_.spin_ns;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready(peer)) return;
+      cpu_relax();
+    }
+  } while (monotonic_ns() < spin_until);
+  const std::int64_t yield_until = spin_until + patience_.yield_ns;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready(peer)) return;
+      sched_yield();
+    }
+  } while (monotonic_ns() < yield_until);
+  Bell& bell = layout_.bell(rank_);
+  const Asleep asleep(layout_.header(), bell);
+  for (;;) {
+    const std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
+    if (ready(peer)) return;
+    check_trouble(call, first, last, ready);
+    const std::int64_t left = std::max<std::int64_t>(call.deadline_ns - monotonic_ns(), 1);
+    futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
+    if (ready(peer)) return;
+  }
+}
+
+void Endpoint::throw_if_ancestor_failed() {
+  for (const Endpoint* ancestor = ancestor_.get(); ancestor != nullptr; ancestor = ancestor->ancestor_.get()) {
+    const Fault& fault = ancestor->layout_.header().fault;
+    if (fault.state.load(std::memory_order_acquire) == 2 && fault.reporter == kLauncher)
+      throw Trouble(fault.kind, -1, kLauncher, 0, fault.text, true);
+  }
+}
+
+void Endpoint::check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready) {
+  throw_if_faulty();
+  throw_if_ancestor_failed();
+  const int dead = peers_.find_dead();
+  int missing = -1;
+  int num_missing = 0;
+  for (int peer = first; peer < last; ++peer) {
+    if (peer == rank_ || ready(peer)) continue;
+    if (missing < 0) missing = peer;
+    ++num_missing;
+    // It posts everything before it leaves, so look once more after seeing that it left.
+    if (layout_.member(peer).state.load() == MemberState::kLeft && !ready(peer)) fail(FaultKind::kPeerLeft, peer, "");
+  }
+  if (num_missing == 0) return;
+  if (dead >= 0) fail(FaultKind::kPeerDied, dead, "");
+  if (monotonic_ns() >= call.deadline_ns) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1, "");
+  if (interrupted != nullptr && interrupted()) fail(FaultKind::kInterrupted, rank_, "");
+}
+
+void Endpoint::fail(FaultKind kind, int culprit, const std::string& text) {
+  if (!set_fault(layout_, kind, culprit, rank_, seq_, text)) {
+    // Somebody else is writing the first fault: theirs is the one to report, unless they died over it.
+    for (int i = 0; i < 100; ++i) {
+      throw_if_faulty();
+      usleep(1000);
+    }
+  }
+  throw Trouble(kind, culprit, rank_, seq_, text, true);
+}
+
+std::uint32_t Endpoint::add_location(const std::string& text) noexcept {
+  const std::uint32_t index = num_locations_++ % kLocations;
+  const std::uint32_t slot = index == 0 ? num_locations_++ % kLocations : index;  // 0 stays "unknown"
+  std::uint64_t words[kLocationWords] = {};
+  const std::size_t room = sizeof(words) - 1;
+  const std::size_t skip = text.size() > room ? text.size() - room : 0;  // the end of a path says more
+  std::memcpy(words, text.c_str() + skip, text.size() - skip);
+  for (std::size_t i = 0; i < kLocationWords; ++i)
+    layout_.location(rank_, slot).words[i].store(words[i], std::memory_order_relaxed);
+  return slot;
+}
+
+}  // namespace phalanx

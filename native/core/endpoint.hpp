@@ -1,0 +1,144 @@
+// One rank's end of a group: posts what it does, waits for what peers do, and notices when they can't.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "call.hpp"
+#include "faults.hpp"
+#include "layout.hpp"
+#include "peers.hpp"
+#include "segment.hpp"
+#include "trouble.hpp"
+
+namespace phalanx {
+
+struct GroupShape {
+  std::string name;
+  int num_ranks = 1;
+  int crowd = 1;
+  std::size_t chunk_bytes = 512 * 1024;
+  std::size_t eager_bytes = 128 * 1024;
+  std::size_t bulk_bytes = 1024 * 1024;
+};
+
+// Memory a group of this shape takes.
+std::size_t group_bytes(const GroupShape& shape);
+// A fresh segment, ready for ranks to attach. Throws OutOfMemory.
+Segment create_group_segment(const GroupShape& shape);
+
+// How long to try before sleeping: by spinning while cores are to spare, by yielding when they are not.
+struct Patience {
+  std::int64_t spin_ns;
+  std::int64_t yield_ns;
+};
+
+enum class StageUse { kHalf, kWhole };
+
+// Where the ranks' chunks of one operation lie.
+struct Stage {
+  const Layout* layout;
+  std::size_t offset;
+  std::size_t chunk_bytes;
+  std::size_t set;
+
+  std::byte* at(int rank, std::uint64_t step) const {
+    return layout->stage(rank) + offset + step % kStageBuffers * chunk_bytes;
+  }
+  // A part of a chunk for each rank, in whole cache lines.
+  std::size_t part_bytes(int num_ranks) const { return chunk_bytes / std::size_t(num_ranks) / kCacheLine * kCacheLine; }
+};
+
+// Not thread-safe by itself: Lane gives it to one thread at a time. The journal and faults may be read by anyone.
+class Endpoint {
+ public:
+  Endpoint(Segment segment, int rank, bool is_thread);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int num_ranks() const noexcept { return num_ranks_; }
+  const Layout& layout() const noexcept { return layout_; }
+  Peers& peers() noexcept { return peers_; }
+  Seq seq() const noexcept { return seq_; }
+
+  // Asked while a wait sleeps; true ends it with kInterrupted.
+  static thread_local bool (*interrupted)();
+
+  // -- an operation: begin, publish, await..., end
+  void begin(const Call& call);
+  void publish(const Call& call, const std::byte* payload, std::size_t bytes, std::uint64_t extra = 0);
+  void end() noexcept { layout_.progress(rank_).finished.store(seq_, std::memory_order_release); }
+  // Tell peers in the same operation that this rank's arguments were refused.
+  void refuse(const Call& call, const std::string& text);
+
+  void await_arrival(const Call& call, int peer) { await_arrivals(call, peer, peer + 1); }
+  void await_arrivals(const Call& call) {
+    await_arrivals(call, 0, num_ranks_);
+    all_arrived_ = seq_;
+  }
+  const std::byte* payload(int peer, std::size_t bytes) const noexcept {
+    return bytes <= kInlineBytes ? layout_.post(peer, seq_).payload : layout_.slot(peer, seq_);
+  }
+
+  // -- chunks: steps within the operation
+  // Where this operation's chunks lie. Halves let the next operation begin while slow peers still read this one's; the
+  // whole gives larger chunks, but a rank waits for all others before it writes them: only one rank may claim it.
+  Stage stage(StageUse use) const noexcept;
+  // The same, and this rank may write its part of it.
+  Stage claim_stage(const Call& call, StageUse use);
+  void post_step(std::uint64_t step);
+  void await_step(const Call& call, std::uint64_t step, int first, int last);
+
+  // Wait until every peer has left operation `u`: what was written for it may be overwritten.
+  void await_departure(const Call& call, Seq u);
+
+  // -- trouble
+  void throw_if_faulty() const { phalanx::throw_if_faulty(layout_); }
+  // The first fault of a group stays; throws it.
+  [[noreturn]] void fail(FaultKind kind, int culprit, const std::string& text);
+  // A fault that the launcher sets in `ancestor` is a fault here too.
+  void watch(std::shared_ptr<Endpoint> ancestor) { ancestor_ = std::move(ancestor); }
+  void throw_if_ancestor_failed();
+  void leave() noexcept;
+  bool is_owner() const noexcept;
+
+  // Wait for a condition on each peer in [first, last). `ready(peer)` must use seq_cst loads.
+  template <class Ready>
+  void await(const Call& call, int first, int last, Ready ready) {
+    for (int peer = first; peer < last; ++peer) {
+      if (peer == rank_ || ready(peer)) continue;
+      const std::function<bool(int)> slow = ready;
+      await_slowly(call, first, last, peer, slow);
+    }
+  }
+
+  std::uint32_t add_location(const std::string& text) noexcept;
+  const Patience& patience() const noexcept { return patience_; }
+
+ private:
+  void await_arrivals(const Call& call, int first, int last);
+  void compare(const Call& call, int peer);
+  void await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready);
+  void check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready);
+  void wake_sleepers() noexcept;
+  void write_journal(const Call& call) noexcept;
+
+  Segment segment_;
+  Layout layout_;
+  int rank_;
+  int num_ranks_;
+  Seq seq_ = 0;
+  Seq all_arrived_ = 0;             // every peer is known to have reached this operation
+  Seq stage_used_[kStageSets] = {}; // the operation that last wrote a stage set of ours
+  bool is_stage_reserved_ = false;
+  std::uint32_t num_locations_ = 1; // 0 means unknown
+  std::uint32_t fork_generation_;
+  Patience patience_;
+  Peers peers_;
+  std::shared_ptr<Endpoint> ancestor_;
+};
+
+}  // namespace phalanx

@@ -1,0 +1,25 @@
+// Arithmetic over several ranks' buffers, and copies around the cache: the inner loops of the engine.
+#pragma once
+
+#include <cstddef>
+
+#include "types.hpp"
+
+namespace phalanx {
+
+struct Reduction {
+  DType dtype;
+  ReduceOp op;
+  int num_ranks;          // divisor of avg
+  const double* factors;  // premul_sum: one per source, else null
+};
+
+// destination[i] = sources[0][i] op sources[1][i] op ..., always in this order, so every rank gets the same bits.
+// Half types are added in float32 and rounded once. The destination may be one of the sources.
+void reduce(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources,
+            std::size_t count);
+
+// Copy that leaves the destination out of the cache: for results too large to stay there anyway.
+void copy_streaming(std::byte* destination, const std::byte* source, std::size_t bytes);
+
+}  // namespace phalanx

@@ -1,0 +1,112 @@
+#include "lane.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace phalanx {
+
+std::optional<Trouble> Ticket::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+void Ticket::finish(std::optional<Trouble> trouble) {
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(trouble);
+  is_done_.store(true, std::memory_order_release);
+  condition_.notify_all();
+}
+
+bool Ticket::wait_until(std::int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const std::int64_t left = std::max<std::int64_t>(deadline_ns - monotonic_ns(), 0);
+  return condition_.wait_for(lock, std::chrono::nanoseconds(left), [this] { return is_done(); });
+}
+
+Lane::~Lane() { close(); }
+
+void Lane::close() {
+  if (!endpoint_->is_owner()) {  // after fork the thread is not here, and its locks may be held for ever
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  condition_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  drain();
+}
+
+std::shared_ptr<Ticket> Lane::submit(Job job) {
+  auto ticket = std::make_shared<Ticket>();
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(job), ticket});
+    num_queued_.fetch_add(1);
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  }
+  condition_.notify_one();
+  return ticket;
+}
+
+std::optional<Lane::Entry> Lane::take() {
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty()) return std::nullopt;
+  Entry entry = std::move(queue_.front());
+  queue_.pop_front();
+  return entry;
+}
+
+bool Lane::run_next() {
+  std::optional<Entry> entry = take();
+  if (!entry) return false;
+  std::optional<Trouble> trouble;
+  try {
+    entry->job(*endpoint_);
+  } catch (const Trouble& caught) {
+    trouble = caught;
+  }
+  num_queued_.fetch_sub(1);
+  entry->job = nullptr;  // what it holds goes before anybody sees it done
+  entry->ticket->finish(std::move(trouble));
+  return true;
+}
+
+bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
+  constexpr std::int64_t kSliceNs = 20'000'000;
+  while (!ticket.is_done()) {
+    if (std::unique_lock running(running_, std::try_to_lock); running.owns_lock()) {
+      while (!ticket.is_done() && run_next()) {
+      }
+      continue;
+    }
+    const std::int64_t now = monotonic_ns();
+    if (now >= deadline_ns) return false;
+    ticket.wait_until(std::min(deadline_ns, now + kSliceNs));
+    if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
+      throw Trouble(FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), "", false);
+  }
+  return true;
+}
+
+void Lane::drain() {
+  const std::lock_guard running(running_);
+  while (run_next()) {
+  }
+}
+
+void Lane::work() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      condition_.wait(lock, [this] { return is_closing_ || !queue_.empty(); });
+      if (is_closing_) return;
+    }
+    const std::lock_guard running(running_);
+    run_next();
+  }
+}
+
+}  // namespace phalanx

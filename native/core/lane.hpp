@@ -1,0 +1,79 @@
+// The order of a rank's collectives: each runs after the one before, on whichever thread is free to run it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "endpoint.hpp"
+#include "trouble.hpp"
+
+namespace phalanx {
+
+// The outcome of an asynchronous operation. Thread-safe.
+class Ticket {
+ public:
+  bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
+  std::optional<Trouble> trouble() const;
+  void finish(std::optional<Trouble> trouble);
+  // False if it is not done by then.
+  bool wait_until(std::int64_t deadline_ns);
+
+ private:
+  std::atomic<bool> is_done_{false};
+  mutable std::mutex mutex_;  // guards trouble_
+  std::condition_variable condition_;
+  std::optional<Trouble> trouble_;
+};
+
+// A blocking call with nothing queued runs on the caller's thread. Queued ones run on a native thread that starts with
+// the first of them, or on the thread that waits for one, whichever comes first. Thread-safe.
+class Lane {
+ public:
+  using Job = std::function<void(Endpoint&)>;
+
+  explicit Lane(std::shared_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+  ~Lane();
+
+  template <class Run>
+  void run(const Run& job) {
+    if (std::unique_lock running(running_, std::try_to_lock); running.owns_lock() && num_queued_.load() == 0) {
+      job(*endpoint_);
+      return;
+    }
+    const auto ticket = submit(job);
+    wait(*ticket, INT64_MAX);
+    if (const auto trouble = ticket->trouble()) throw *trouble;
+  }
+  std::shared_ptr<Ticket> submit(Job job);
+  // False if it is not done by then.
+  bool wait(Ticket& ticket, std::int64_t deadline_ns);
+  // Everything queued has run.
+  void drain();
+  // Stops the thread and runs what is still queued; with a fault set, that ends at once.
+  void close();
+
+ private:
+  struct Entry {
+    Job job;
+    std::shared_ptr<Ticket> ticket;
+  };
+  void work();
+  bool run_next();  // needs running_
+  std::optional<Entry> take();
+
+  std::shared_ptr<Endpoint> endpoint_;
+  std::mutex running_;  // held by the thread that runs operations
+  std::mutex mutex_;    // guards queue_, is_closing_, thread_
+  std::condition_variable condition_;
+  std::deque<Entry> queue_;
+  std::atomic<std::size_t> num_queued_{0};  // includes the one being run from the queue
+  bool is_closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace phalanx

@@ -1,0 +1,229 @@
+// What lies where in a group's segment, and who may write it.
+//
+// The protocol in one page (ARCHITECTURE.md has it with pictures):
+//
+//  word                     written by            read by    order
+//  Post.seq                 its rank              peers      release after the payload / acquire before reading it
+//  Progress.step            its rank              peers      release after a chunk was produced or consumed / acquire
+//  Progress.arrived         its rank              peers      release on entering operation n: all of operation n-1 is
+//                                                            over here, so what others wrote for it may be reused
+//  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: store, seq_cst fence, load, on both sides
+//  Channel.*                sender or receiver    the other  release / acquire, one writer per word
+//  Fault.state              first to compare-exchange it     acquire; set once, never cleared
+//
+// Anything written for operation u (post, slot, stage) is overwritten only when every peer's `arrived` is above u.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "platform.hpp"
+#include "types.hpp"
+
+namespace phalanx {
+
+using Seq = std::uint64_t;
+
+inline constexpr std::uint64_t kMagic = 0x31786e616c616870;  // "phalanx1"
+inline constexpr int kMaxRanks = 1024;
+inline constexpr std::size_t kPosts = 16;          // operations a rank may run ahead of the slowest
+inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
+inline constexpr std::size_t kInlineBytes = 80;    // payload that travels in the post itself
+inline constexpr std::size_t kStageSets = 2;       // operations that may use the stage at once
+inline constexpr std::size_t kStageBuffers = 2;    // chunks in flight within one operation
+inline constexpr std::size_t kJournalEntries = 32;
+inline constexpr std::size_t kShapeDims = 6;
+inline constexpr std::size_t kLocations = 64;
+inline constexpr std::size_t kLocationWords = 15;  // 120 characters
+inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
+inline constexpr std::size_t kEnvelopeInline = 64;
+inline constexpr std::size_t kBulkBuffers = 3;
+
+enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead };
+
+enum class FaultKind : std::uint32_t {
+  kNone, kMismatch, kTimeout, kPeerDied, kPeerLeft, kPeerFailed, kAborted, kInterrupted
+};
+
+// Death notices: exit code 0..255, or 256 + signal, or unknown.
+inline constexpr std::int32_t kStatusUnknown = -1;
+
+struct alignas(kCacheLine) Member {
+  std::atomic<MemberState> state;
+  std::atomic<std::int32_t> exit_status;
+  std::atomic<std::int32_t> pid;
+  std::atomic<std::uint32_t> is_thread;
+  std::atomic<std::uint64_t> start_ticks;  // tells a rank from a later process with the same pid
+};
+
+struct alignas(2 * kCacheLine) Post {
+  std::atomic<Seq> seq;
+  std::uint64_t signature;  // what all ranks must agree on, see Call::signature
+  std::uint64_t count;
+  std::uint64_t extra;      // symmetric address, or the number of steps this rank needs
+  double factor;            // premul_sum
+  std::byte payload[kInlineBytes];
+};
+
+struct Progress {
+  alignas(kCacheLine) std::atomic<std::uint64_t> step;
+  alignas(kCacheLine) std::atomic<Seq> arrived;
+  std::atomic<Seq> finished;
+};
+
+struct alignas(kCacheLine) Bell {
+  std::atomic<std::uint32_t> word;
+  std::atomic<std::uint32_t> sleepers;
+};
+
+struct alignas(kCacheLine) JournalEntry {
+  std::atomic<std::uint64_t> seq;  // 0 while it is being written
+  std::atomic<std::int64_t> start_ns;
+  std::atomic<std::uint64_t> what;  // operation, dtype, reduce op, dimensions, root
+  std::atomic<std::uint64_t> count;
+  std::atomic<std::uint64_t> location;
+  std::atomic<std::uint64_t> shape[kShapeDims];
+};
+
+struct alignas(kCacheLine) Location {
+  std::atomic<std::uint64_t> words[kLocationWords];
+};
+
+struct Fault {
+  std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 set
+  FaultKind kind;
+  std::int32_t culprit;   // a rank, or -1
+  std::int32_t reporter;
+  Seq seq;
+  char text[2048];
+};
+
+struct alignas(2 * kCacheLine) Envelope {
+  std::atomic<Seq> seq;
+  std::uint64_t tag;
+  std::uint64_t bytes;
+  std::uint64_t message;      // running number in its channel
+  std::uint64_t ring_offset;  // where an eager payload lies
+  std::uint32_t dtype;
+  std::uint32_t is_bulk;
+  std::byte payload[kEnvelopeInline];
+};
+
+// From one rank to one other.
+struct Channel {
+  alignas(kCacheLine) std::atomic<Seq> taken;          // receiver: envelopes read
+  std::atomic<std::uint64_t> ring_taken;               // receiver: eager bytes read
+  alignas(kCacheLine) std::atomic<std::uint64_t> grant;  // receiver: bulk message it is ready for
+  std::atomic<std::uint64_t> grant_bytes;              // receiver: 0 refuses it (wrong size)
+  alignas(kCacheLine) std::atomic<std::uint64_t> bulk_taken;  // receiver: chunks read of the granted message
+  alignas(kCacheLine) std::atomic<std::uint64_t> answered;    // sender: last grant it has dealt with
+  Envelope envelopes[kEnvelopes];
+};
+
+// A rank's outgoing bulk transfer: one at a time, through its own buffers.
+struct Outbound {
+  alignas(kCacheLine) std::atomic<std::uint64_t> produced;  // chunks of the current transfer
+  std::atomic<std::uint64_t> message;                       // (destination + 1) << 40 | message, 0 none
+};
+
+struct Header {
+  std::uint64_t magic;
+  std::uint32_t num_ranks;
+  std::uint32_t crowd;  // ranks that compete for this machine's cores: the largest group this one descends from
+  std::uint64_t chunk_bytes;
+  std::uint64_t eager_bytes;
+  std::uint64_t bulk_bytes;
+  std::uint64_t total_bytes;
+  std::uint8_t nonce[16];
+  char name[256];
+  alignas(kCacheLine) std::atomic<std::uint32_t> sleepers;       // ranks asleep in a collective
+  alignas(kCacheLine) std::atomic<std::uint32_t> mail_sleepers;  // threads asleep in send/recv
+  alignas(kCacheLine) Fault fault;
+};
+
+// Sizes and offsets, computed alike by every rank from the three numbers in the header.
+class Layout {
+ public:
+  Layout() = default;
+  Layout(std::byte* base, int num_ranks, std::size_t chunk_bytes, std::size_t eager_bytes, std::size_t bulk_bytes)
+      : base_(base), n_(static_cast<std::size_t>(num_ranks)), chunk_(chunk_bytes), eager_(eager_bytes), bulk_(bulk_bytes) {
+    std::size_t at = 0;
+    const auto take = [&](std::size_t bytes) {
+      const std::size_t start = at;
+      at = (at + bytes + 4095) / 4096 * 4096;
+      return start;
+    };
+    take(sizeof(Header));
+    members_ = take(n_ * sizeof(Member));
+    bells_ = take(2 * n_ * sizeof(Bell));
+    progress_ = take(n_ * sizeof(Progress));
+    posts_ = take(n_ * kPosts * sizeof(Post));
+    journal_ = take(n_ * kJournalEntries * sizeof(JournalEntry));
+    mail_journal_ = take(n_ * sizeof(JournalEntry));
+    locations_ = take(n_ * kLocations * sizeof(Location));
+    sizes_ = take(n_ * kStageSets * n_ * sizeof(std::uint64_t));
+    outbound_ = take(n_ * sizeof(Outbound));
+    channels_ = take(n_ * n_ * sizeof(Channel));
+    rings_ = take(n_ * n_ * eager_);
+    slots_ = take(n_ * kPosts * kSlotBytes);
+    control_ = at;
+    bulks_ = take(n_ * kBulkBuffers * bulk_);
+    stages_ = take(n_ * stage_bytes());
+    total_ = at;
+  }
+
+  std::size_t total_bytes() const noexcept { return total_; }
+  // What every operation needs. The bulk and stage buffers behind it are reserved by their rank on first use.
+  std::size_t control_bytes() const noexcept { return control_; }
+  std::size_t stage_bytes() const noexcept { return kStageSets * kStageBuffers * chunk_; }
+  std::size_t chunk_bytes() const noexcept { return chunk_; }
+  std::size_t eager_bytes() const noexcept { return eager_; }
+  std::size_t bulk_bytes() const noexcept { return bulk_; }
+
+  Header& header() const { return *at<Header>(0, 0); }
+  Member& member(int rank) const { return *at<Member>(members_, rank); }
+  Bell& bell(int rank) const { return *at<Bell>(bells_, rank); }
+  Bell& mail_bell(int rank) const { return *at<Bell>(bells_, static_cast<int>(n_) + rank); }
+  Progress& progress(int rank) const { return *at<Progress>(progress_, rank); }
+  Post& post(int rank, Seq seq) const { return at<Post>(posts_, 0)[std::size_t(rank) * kPosts + seq % kPosts]; }
+  JournalEntry& journal(int rank, Seq seq) const {
+    return at<JournalEntry>(journal_, 0)[std::size_t(rank) * kJournalEntries + seq % kJournalEntries];
+  }
+  // What a rank sleeps for in send or recv; seq is 0 when it does not.
+  JournalEntry& mail_journal(int rank) const { return *at<JournalEntry>(mail_journal_, rank); }
+  Location& location(int rank, std::size_t index) const {
+    return at<Location>(locations_, 0)[std::size_t(rank) * kLocations + index % kLocations];
+  }
+  // Row of a rank: bytes it sends to each peer in an uneven all_to_all.
+  std::uint64_t* sizes(int rank, std::size_t set) const {
+    return at<std::uint64_t>(sizes_, 0) + (std::size_t(rank) * kStageSets + set) * n_;
+  }
+  Outbound& outbound(int rank) const { return *at<Outbound>(outbound_, rank); }
+  Channel& channel(int source, int destination) const {
+    return at<Channel>(channels_, 0)[std::size_t(source) * n_ + std::size_t(destination)];
+  }
+  std::byte* ring(int source, int destination) const {
+    return base_ + rings_ + (std::size_t(source) * n_ + std::size_t(destination)) * eager_;
+  }
+  std::byte* slot(int rank, Seq seq) const {
+    return base_ + slots_ + (std::size_t(rank) * kPosts + seq % kPosts) * kSlotBytes;
+  }
+  std::byte* bulk(int rank, std::uint64_t chunk) const {
+    return base_ + bulks_ + (std::size_t(rank) * kBulkBuffers + chunk % kBulkBuffers) * bulk_;
+  }
+  std::byte* stage(int rank) const { return base_ + stages_ + std::size_t(rank) * stage_bytes(); }
+
+ private:
+  template <class T>
+  T* at(std::size_t offset, int index) const {
+    return reinterpret_cast<T*>(base_ + offset) + index;
+  }
+
+  std::byte* base_ = nullptr;
+  std::size_t n_ = 0, chunk_ = 0, eager_ = 0, bulk_ = 0, control_ = 0, total_ = 0;
+  std::size_t members_ = 0, bells_ = 0, progress_ = 0, posts_ = 0, journal_ = 0, mail_journal_ = 0, locations_ = 0, sizes_ = 0,
+              outbound_ = 0, channels_ = 0, rings_ = 0, slots_ = 0, bulks_ = 0, stages_ = 0;
+};
+
+}  // namespace phalanx

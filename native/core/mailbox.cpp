@@ -1,0 +1,533 @@
+#include "mailbox.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "algorithm.hpp"
+#include "kernels.hpp"
+
+namespace phalanx {
+namespace {
+
+constexpr auto kOrder = std::memory_order_seq_cst;
+constexpr std::int64_t kSleepSliceNs = 50'000'000;
+
+std::uint64_t outbound_word(int destination, std::uint64_t message) {
+  return std::uint64_t(destination + 1) << 40 | message;
+}
+
+std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }
+
+}  // namespace
+
+Mailbox::Mailbox(std::shared_ptr<Endpoint> endpoint)
+    : endpoint_(std::move(endpoint)),
+      layout_(endpoint_->layout()),
+      rank_(endpoint_->rank()),
+      num_ranks_(endpoint_->num_ranks()),
+      eager_limit_(layout_.eager_bytes() / 2) {
+  const auto n = static_cast<std::size_t>(num_ranks_);
+  sends_.resize(n);
+  offered_.resize(n);
+  incoming_.resize(n);
+  sent_.resize(n);
+  ring_head_.resize(n);
+  messages_.resize(n);
+  drained_.resize(n);
+}
+
+Mailbox::~Mailbox() { close(); }
+
+void Mailbox::close() {
+  if (!endpoint_->is_owner()) {
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  condition_.notify_all();
+  Bell& bell = layout_.mail_bell(rank_);
+  bell.word.fetch_add(1, kOrder);
+  futex_wake_all(bell.word);
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  fail_all(Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", true));
+}
+
+std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes) {
+  endpoint_->throw_if_faulty();
+  auto transfer = std::make_shared<Transfer>();
+  transfer->call = call;
+  transfer->tag = tag;
+  transfer->data = data;
+  transfer->bytes = bytes;
+  const std::lock_guard lock(mutex_);
+  if (!transfer->is_send()) {
+    receives_.push_back(transfer);
+    // What arrived earlier comes first, so look there before the channels.
+    if (!match_unexpected(transfer)) progress();
+  } else if (call.root == rank_) {
+    Unexpected message{rank_, tag, bytes, call.dtype, {}, 0, transfer};
+    if (auto receive = match_receive(rank_, tag)) {
+      deliver(receive, std::move(message));
+    } else {
+      unexpected_.push_back(std::move(message));
+    }
+  } else {
+    if (bytes > eager_limit_ && !is_bulk_reserved_) {
+      reserve(layout_.bulk(rank_, 0), kBulkBuffers * layout_.bulk_bytes());
+      is_bulk_reserved_ = true;
+    }
+    auto& queue = sends_[std::size_t(call.root)];
+    queue.push_back(transfer);
+    push_sends(call.root);
+  }
+  return transfer;
+}
+
+void Mailbox::finish(Transfer& transfer, std::optional<Trouble> trouble) {
+  transfer.trouble = std::move(trouble);
+  transfer.is_done.store(true, kOrder);
+  if (transfer.is_detached) num_detached_.fetch_sub(1);
+  Bell& bell = layout_.mail_bell(rank_);  // another thread of this rank may sleep for it
+  if (bell.sleepers.load(kOrder) == 0) return;
+  bell.word.fetch_add(1, kOrder);
+  futex_wake_all(bell.word);
+}
+
+void Mailbox::ring(int peer) noexcept {
+  // Dekker with drive(): we stored, then look for sleepers.
+  if (layout_.header().mail_sleepers.load(kOrder) == 0) [[likely]]
+    return;
+  Bell& bell = layout_.mail_bell(peer);
+  if (bell.sleepers.load(kOrder) == 0) return;
+  bell.word.fetch_add(1, kOrder);
+  futex_wake_all(bell.word);
+}
+
+void Mailbox::progress() {
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    if (peer == rank_) continue;
+    while (drain(peer)) {
+    }
+    if (!sends_[std::size_t(peer)].empty()) push_sends(peer);
+    if (!offered_[std::size_t(peer)].empty()) answer_grants(peer);
+    if (!incoming_[std::size_t(peer)].empty()) pump_incoming(peer);
+  }
+  pump_outbound();
+}
+
+// Take one envelope out of a channel.
+bool Mailbox::drain(int source) {
+  Channel& channel = layout_.channel(source, rank_);
+  const Seq next = drained_[std::size_t(source)] + 1;
+  Envelope& envelope = channel.envelopes[next % kEnvelopes];
+  if (envelope.seq.load(kOrder) != next) return false;
+  Unexpected message{source, envelope.tag, envelope.bytes, static_cast<DType>(envelope.dtype), {}, 0, nullptr};
+  auto receive = match_receive(source, envelope.tag);
+  if (envelope.is_bulk != 0) {
+    message.message = envelope.message;
+  } else {
+    const std::byte* payload = envelope.bytes <= kEnvelopeInline
+                                   ? envelope.payload
+                                   : layout_.ring(source, rank_) + envelope.ring_offset % layout_.eager_bytes();
+    const bool fits = receive && receive->bytes == envelope.bytes && receive->call.dtype == message.dtype;
+    if (fits) {
+      if (envelope.bytes != 0) std::memcpy(receive->data, payload, envelope.bytes);
+    } else {
+      message.payload.assign(payload, payload + envelope.bytes);
+    }
+    const std::uint64_t ring_end = envelope.ring_offset + (envelope.bytes <= kEnvelopeInline ? 0 : envelope.bytes);
+    channel.ring_taken.store(ring_end, std::memory_order_release);
+    if (fits) {
+      drained_[std::size_t(source)] = next;
+      channel.taken.store(next, kOrder);
+      ring(source);
+      receive->source = source;
+      finish(*receive);
+      return true;
+    }
+  }
+  drained_[std::size_t(source)] = next;
+  channel.taken.store(next, kOrder);
+  ring(source);
+  if (receive) {
+    deliver(receive, std::move(message));
+  } else {
+    unexpected_.push_back(std::move(message));
+  }
+  return true;
+}
+
+std::shared_ptr<Transfer> Mailbox::match_receive(int source, std::uint64_t tag) {
+  for (auto it = receives_.begin(); it != receives_.end(); ++it) {
+    const Transfer& receive = **it;
+    if (receive.tag != tag || (receive.peer() != source && receive.peer() != kAnySource)) continue;
+    auto found = *it;
+    receives_.erase(it);
+    return found;
+  }
+  return nullptr;
+}
+
+bool Mailbox::match_unexpected(const std::shared_ptr<Transfer>& receive) {
+  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
+    if (it->tag != receive->tag || (it->source != receive->peer() && receive->peer() != kAnySource)) continue;
+    Unexpected message = std::move(*it);
+    unexpected_.erase(it);
+    receives_.remove(receive);
+    deliver(receive, std::move(message));
+    return true;
+  }
+  return false;
+}
+
+// A message has found its receive.
+void Mailbox::deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& message) {
+  receive->source = message.source;
+  std::optional<Trouble> mismatch;
+  if (receive->bytes != message.bytes || receive->call.dtype != message.dtype) {
+    mismatch.emplace(FaultKind::kMismatch, message.source, rank_, 0,
+                     "message " + std::to_string(message.bytes) + " " + std::to_string(int(message.dtype)), false);
+  }
+  if (message.message != 0) {
+    incoming_[std::size_t(message.source)].push_back({receive, message.message, false, mismatch.has_value()});
+    if (mismatch) finish(*receive, mismatch);
+    pump_incoming(message.source);
+    return;
+  }
+  const std::byte* payload = message.self_send ? message.self_send->data : message.payload.data();
+  if (!mismatch && message.bytes != 0) std::memcpy(receive->data, payload, message.bytes);
+  if (message.self_send) finish(*message.self_send, mismatch);
+  finish(*receive, mismatch);
+}
+
+void Mailbox::push_sends(int destination) {
+  auto& queue = sends_[std::size_t(destination)];
+  while (!queue.empty() && push_envelope(*queue.front())) {
+    auto send = queue.front();
+    queue.pop_front();
+    if (send->message != 0) {
+      offered_[std::size_t(destination)].push_back(send);
+    } else {
+      finish(*send);
+    }
+  }
+}
+
+bool Mailbox::push_envelope(Transfer& send) {
+  const auto to = static_cast<std::size_t>(send.peer());
+  Channel& channel = layout_.channel(rank_, send.peer());
+  const Seq next = sent_[to] + 1;
+  if (next - channel.taken.load(kOrder) > kEnvelopes) return false;
+  const bool is_bulk = send.bytes > eager_limit_;
+  const bool is_inline = send.bytes <= kEnvelopeInline;
+  const std::size_t ring_bytes = layout_.eager_bytes();
+  std::uint64_t at = ring_head_[to];
+  if (!is_bulk && !is_inline) {
+    if (at % ring_bytes + send.bytes > ring_bytes) at += ring_bytes - at % ring_bytes;  // a payload is in one piece
+    if (at + send.bytes - channel.ring_taken.load(std::memory_order_acquire) > ring_bytes) return false;
+    std::memcpy(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data, send.bytes);
+    ring_head_[to] = at + send.bytes;
+  }
+  Envelope& envelope = channel.envelopes[next % kEnvelopes];
+  envelope.tag = send.tag;
+  envelope.bytes = send.bytes;
+  envelope.ring_offset = at;
+  envelope.dtype = static_cast<std::uint32_t>(send.call.dtype);
+  envelope.is_bulk = is_bulk;
+  if (is_bulk) envelope.message = send.message = ++messages_[to];
+  if (is_inline && send.bytes != 0) std::memcpy(envelope.payload, send.data, send.bytes);
+  sent_[to] = next;
+  envelope.seq.store(next, kOrder);
+  ring(send.peer());
+  return true;
+}
+
+void Mailbox::answer_grants(int destination) {
+  Channel& channel = layout_.channel(rank_, destination);
+  const std::uint64_t granted = channel.grant.load(kOrder);
+  auto& offered = offered_[std::size_t(destination)];
+  const auto it = std::find_if(offered.begin(), offered.end(), [&](const auto& t) { return t->message == granted; });
+  if (it == offered.end()) return;
+  auto send = *it;
+  offered.erase(it);
+  if (channel.grant_bytes.load(std::memory_order_acquire) == send->bytes) {
+    granted_.push_back(send);
+    return;
+  }
+  channel.answered.store(granted, kOrder);
+  ring(destination);
+  finish(*send, Trouble(FaultKind::kMismatch, destination, rank_, 0, "refused by the receiver", false));
+}
+
+void Mailbox::pump_outbound() {
+  Outbound& outbound = layout_.outbound(rank_);
+  if (!outbound_) {
+    if (granted_.empty()) return;
+    outbound_ = granted_.front();
+    granted_.pop_front();
+    outbound.produced.store(0, std::memory_order_relaxed);
+    outbound.message.store(outbound_word(outbound_->peer(), outbound_->message), kOrder);
+  }
+  Transfer& send = *outbound_;
+  Channel& channel = layout_.channel(rank_, send.peer());
+  const std::size_t size = layout_.bulk_bytes();
+  const std::uint64_t total = num_chunks(send.bytes, size);
+  const std::uint64_t taken = channel.bulk_taken.load(kOrder);
+  if (send.chunks < total && send.chunks - taken < kBulkBuffers) {
+    const std::size_t start = send.chunks * size;
+    std::memcpy(layout_.bulk(rank_, send.chunks), send.data + start, std::min(size, send.bytes - start));
+    outbound.produced.store(++send.chunks, kOrder);
+    ring(send.peer());
+  }
+  if (taken < total) return;
+  outbound.message.store(0, kOrder);
+  channel.answered.store(send.message, kOrder);
+  ring(send.peer());
+  finish(send);
+  outbound_.reset();
+}
+
+void Mailbox::pump_incoming(int source) {
+  auto& queue = incoming_[std::size_t(source)];
+  Channel& channel = layout_.channel(source, rank_);
+  Incoming& head = queue.front();
+  Transfer& receive = *head.receive;
+  if (!head.is_granted) {
+    channel.bulk_taken.store(0, std::memory_order_relaxed);
+    channel.grant_bytes.store(head.is_refused ? 0 : receive.bytes, std::memory_order_release);
+    channel.grant.store(head.message, kOrder);
+    head.is_granted = true;
+    ring(source);
+  }
+  if (head.is_refused) {
+    if (channel.answered.load(kOrder) == head.message) queue.pop_front();
+    return;
+  }
+  const Outbound& outbound = layout_.outbound(source);
+  const std::size_t size = layout_.bulk_bytes();
+  const std::uint64_t total = num_chunks(receive.bytes, size);
+  if (receive.chunks < total) {
+    if (outbound.message.load(kOrder) != outbound_word(rank_, head.message)) return;
+    if (outbound.produced.load(kOrder) == receive.chunks) return;
+    const std::size_t start = receive.chunks * size;
+    const std::size_t length = std::min(size, receive.bytes - start);
+    if (receive.bytes >= kStreamingBytes) {
+      copy_streaming(receive.data + start, layout_.bulk(source, receive.chunks), length);
+    } else {
+      std::memcpy(receive.data + start, layout_.bulk(source, receive.chunks), length);
+    }
+    channel.bulk_taken.store(++receive.chunks, kOrder);
+    ring(source);
+    if (receive.chunks == total) finish(receive);
+  }
+  // The next grant would overwrite this one before the sender has seen that all was taken.
+  if (receive.chunks == total && channel.answered.load(kOrder) == head.message) queue.pop_front();
+}
+
+bool Mailbox::withdraw(const std::shared_ptr<Transfer>& transfer) {
+  if (transfer->is_send()) {
+    auto& queue = sends_[std::size_t(transfer->peer())];
+    const auto it = std::find(queue.begin(), queue.end(), transfer);
+    if (it != queue.end()) return queue.erase(it), true;
+    const auto before = unexpected_.size();
+    unexpected_.remove_if([&](const Unexpected& message) { return message.self_send == transfer; });
+    return unexpected_.size() != before;
+  }
+  const auto before = receives_.size();
+  receives_.remove(transfer);
+  return receives_.size() != before;
+}
+
+void Mailbox::fail_all(const Trouble& trouble) {
+  std::vector<std::shared_ptr<Transfer>> all(receives_.begin(), receives_.end());
+  receives_.clear();
+  for (auto& queue : sends_) {
+    all.insert(all.end(), queue.begin(), queue.end());
+    queue.clear();
+  }
+  for (auto& list : offered_) {
+    all.insert(all.end(), list.begin(), list.end());
+    list.clear();
+  }
+  for (auto& queue : incoming_) {
+    for (auto& incoming : queue) all.push_back(incoming.receive);
+    queue.clear();
+  }
+  all.insert(all.end(), granted_.begin(), granted_.end());
+  granted_.clear();
+  if (outbound_) all.push_back(std::exchange(outbound_, nullptr));
+  for (auto& message : unexpected_) {
+    if (message.self_send) all.push_back(message.self_send);
+  }
+  unexpected_.clear();
+  for (auto& transfer : all) {
+    if (!transfer->is_done.load(kOrder)) finish(*transfer, trouble);
+  }
+}
+
+void Mailbox::check_trouble(const Transfer* transfer) {
+  endpoint_->throw_if_faulty();
+  endpoint_->throw_if_ancestor_failed();
+  const int dead = endpoint_->peers().find_dead();
+  if (dead >= 0) {
+    {
+      const std::lock_guard lock(mutex_);  // what it sent before it died still counts
+      progress();
+      if (transfer != nullptr && transfer->is_done.load(kOrder)) return;
+    }
+    endpoint_->fail(FaultKind::kPeerDied, dead, "");
+  }
+  if (transfer == nullptr || transfer->peer() == kAnySource || transfer->peer() == rank_) return;
+  if (layout_.member(transfer->peer()).state.load() != MemberState::kLeft) return;
+  const std::lock_guard lock(mutex_);
+  progress();
+  if (!transfer->is_done.load(kOrder))
+    throw Trouble(FaultKind::kPeerLeft, transfer->peer(), rank_, 0, "", false);
+}
+
+// Counts a thread as asleep, and says for what, while it lives.
+namespace {
+class AsleepForMail {
+ public:
+  AsleepForMail(const Layout& layout, int rank, const Transfer* transfer)
+      : layout_(layout), bell_(layout.mail_bell(rank)), entry_(layout.mail_journal(rank)) {
+    bell_.sleepers.fetch_add(1, kOrder);
+    layout_.header().mail_sleepers.fetch_add(1, kOrder);
+    if (transfer == nullptr) return;
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const Call& call = transfer->call;
+    entry_.start_ns.store(call.start_ns, relaxed);
+    entry_.what.store(std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 |
+                          std::uint64_t(std::uint32_t(call.root)) << 32, relaxed);
+    entry_.count.store(transfer->tag, relaxed);
+    entry_.location.store(call.location, relaxed);
+    entry_.seq.store(1, std::memory_order_release);
+    is_told_ = true;
+  }
+  ~AsleepForMail() {
+    if (is_told_) entry_.seq.store(0, std::memory_order_release);
+    layout_.header().mail_sleepers.fetch_sub(1, kOrder);
+    bell_.sleepers.fetch_sub(1, kOrder);
+  }
+
+ private:
+  const Layout& layout_;
+  Bell& bell_;
+  JournalEntry& entry_;
+  bool is_told_ = false;
+};
+}  // namespace
+
+// Move messages until done() or the deadline. Throws Trouble.
+template <class Done>
+bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_ns) {
+  const auto try_once = [&] {
+    if (done()) return true;
+    const std::lock_guard lock(mutex_);
+    progress();
+    return done();
+  };
+  const Patience& patience = endpoint_->patience();
+  const std::int64_t start = monotonic_ns();
+  const std::int64_t spin_until = start + patience.spin_ns, yield_until = spin_until + patience.yield_ns;
+  for (;;) {
+    for (int i = 0; i < 8; ++i) {
+      if (try_once()) return true;
+      if (patience.spin_ns > 1000) cpu_relax(); else sched_yield();
+    }
+    if (monotonic_ns() > spin_until) break;
+  }
+  while (monotonic_ns() < std::min(yield_until, deadline_ns)) {
+    for (int i = 0; i < 8; ++i) {
+      if (try_once()) return true;
+      sched_yield();
+    }
+  }
+  Bell& bell = layout_.mail_bell(rank_);
+  const AsleepForMail asleep(layout_, rank_, transfer);
+  for (;;) {
+    const std::uint32_t word = bell.word.load(kOrder);
+    if (try_once()) return true;
+    check_trouble(transfer);
+    if (done()) return true;
+    const std::int64_t left = deadline_ns - monotonic_ns();
+    if (left <= 0) return false;
+    if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
+      throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, "", false);
+    futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
+  }
+}
+
+bool Mailbox::wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final) {
+  const auto done = [&] { return transfer->is_done.load(kOrder); };
+  bool is_in_time = false;
+  try {
+    is_in_time = done() || drive(done, transfer.get(), deadline_ns);
+  } catch (const Trouble& trouble) {
+    const std::lock_guard lock(mutex_);
+    if (trouble.is_fatal) {
+      fail_all(trouble);
+    } else if (!done() && withdraw(transfer)) {
+      finish(*transfer, trouble);
+    }
+    if (!done()) throw;
+    is_in_time = true;
+  }
+  if (!is_in_time && is_final) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!done() && withdraw(transfer))
+        finish(*transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
+    }
+    // Half of a message is out: nobody could tell what the next one belongs to.
+    if (!done()) endpoint_->fail(FaultKind::kTimeout, transfer->peer(), "");
+    is_in_time = true;
+  }
+  if (is_in_time && transfer->trouble) throw *transfer->trouble;
+  return is_in_time;
+}
+
+void Mailbox::detach(const std::shared_ptr<Transfer>& transfer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (transfer->is_done.load(kOrder)) return;
+    transfer->is_detached = true;
+    num_detached_.fetch_add(1);
+    detached_.push_back(transfer);
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  }
+  condition_.notify_one();
+}
+
+void Mailbox::check_deadlines() {
+  detached_.remove_if([&](const std::shared_ptr<Transfer>& transfer) {
+    if (!transfer->is_done.load(kOrder) && monotonic_ns() > transfer->call.deadline_ns && withdraw(transfer))
+      finish(*transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
+    return transfer->is_done.load(kOrder);
+  });
+}
+
+void Mailbox::work() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      check_deadlines();
+      condition_.wait(lock, [this] { return is_closing_ || !detached_.empty(); });
+      if (is_closing_) return;
+    }
+    try {
+      drive([this] { return num_detached_.load() == 0 || is_closing_.load(); }, nullptr,
+            monotonic_ns() + kSleepSliceNs);
+    } catch (const Trouble& trouble) {
+      const std::lock_guard lock(mutex_);
+      fail_all(trouble);
+    }
+  }
+}
+
+}  // namespace phalanx

@@ -1,0 +1,118 @@
+// Messages between two ranks: matched by source and tag, in any order, whole or through a stream of chunks.
+//
+// Small messages are copied into the channel and the sender goes on. Large ones are offered first; when the receiver
+// has a place for one it grants it, and the sender streams chunks through its own outbound buffers while the receiver
+// takes them out. Nobody ever touches the other's private memory.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "endpoint.hpp"
+
+namespace phalanx {
+
+inline constexpr int kAnySource = -1;
+
+// One send or receive under way.
+struct Transfer {
+  Call call;  // root holds the peer asked for
+  std::uint64_t tag = 0;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+
+  std::atomic<bool> is_done{false};
+  std::optional<Trouble> trouble;  // set before is_done
+  int source = -1;                 // set before is_done
+  std::uint64_t message = 0;
+  std::uint64_t chunks = 0;        // bulk: produced (sender) or taken (receiver)
+  bool is_detached = false;        // nobody may be waiting: the mailbox's own thread looks after it
+
+  bool is_send() const noexcept { return call.operation == Operation::kSend; }
+  int peer() const noexcept { return call.root; }
+};
+
+// Thread-safe. Whoever waits moves everybody's messages; a native thread does when nobody waits.
+class Mailbox {
+ public:
+  explicit Mailbox(std::shared_ptr<Endpoint> endpoint);
+  ~Mailbox();
+
+  std::shared_ptr<Transfer> start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes);
+  // Let it go on by itself from here.
+  void detach(const std::shared_ptr<Transfer>& transfer);
+  // False if it is not done by then; it goes on. With `is_final`, it is withdrawn and the trouble thrown.
+  bool wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final);
+  // Ends what is under way and stops the thread.
+  void close();
+
+ private:
+  struct Unexpected {
+    int source;
+    std::uint64_t tag;
+    std::uint64_t bytes;
+    DType dtype;
+    std::vector<std::byte> payload;       // eager
+    std::uint64_t message = 0;            // bulk
+    std::shared_ptr<Transfer> self_send;  // to this very rank
+  };
+  struct Incoming {  // bulk messages that found their receive
+    std::shared_ptr<Transfer> receive;
+    std::uint64_t message;
+    bool is_granted = false;
+    bool is_refused = false;
+  };
+
+  // All below need mutex_.
+  void progress();
+  bool drain(int source);
+  void deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& message);
+  std::shared_ptr<Transfer> match_receive(int source, std::uint64_t tag);
+  bool match_unexpected(const std::shared_ptr<Transfer>& receive);
+  void push_sends(int destination);
+  bool push_envelope(Transfer& send);
+  void answer_grants(int destination);
+  void pump_outbound();
+  void pump_incoming(int source);
+  void finish(Transfer& transfer, std::optional<Trouble> trouble = std::nullopt);
+  void fail_all(const Trouble& trouble);
+  bool withdraw(const std::shared_ptr<Transfer>& transfer);
+  void check_deadlines();
+
+  void ring(int peer) noexcept;
+  void check_trouble(const Transfer* transfer);
+  template <class Done>
+  bool drive(Done done, const Transfer* transfer, std::int64_t deadline_ns);
+  void work();
+
+  std::shared_ptr<Endpoint> endpoint_;
+  const Layout& layout_;
+  const int rank_;
+  const int num_ranks_;
+  const std::size_t eager_limit_;
+
+  std::mutex mutex_;  // guards everything below
+  std::list<std::shared_ptr<Transfer>> receives_;               // posted, not matched
+  std::list<Unexpected> unexpected_;
+  std::vector<std::deque<std::shared_ptr<Transfer>>> sends_;    // per destination: not yet in the channel
+  std::vector<std::vector<std::shared_ptr<Transfer>>> offered_; // per destination: bulk, not granted
+  std::deque<std::shared_ptr<Transfer>> granted_;               // bulk, waiting for the outbound buffers
+  std::shared_ptr<Transfer> outbound_;
+  std::vector<std::deque<Incoming>> incoming_;                  // per source
+  std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
+  bool is_bulk_reserved_ = false;
+  std::list<std::shared_ptr<Transfer>> detached_;
+  std::condition_variable condition_;
+  std::thread thread_;
+
+  std::atomic<std::size_t> num_detached_{0};  // written under mutex_
+  std::atomic<bool> is_closing_{false};       // written under mutex_
+};
+
+}  // namespace phalanx

@@ -1,0 +1,134 @@
+#include "segment.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+namespace phalanx {
+namespace {
+
+std::size_t read_number(const std::string& path, std::size_t otherwise) {
+  std::ifstream file(path);
+  std::size_t value = 0;
+  return (file >> value) ? value : otherwise;  // "max" does not parse: no limit
+}
+
+std::size_t meminfo_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  std::size_t kib = 0;
+  while (file >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return SIZE_MAX;
+}
+
+std::string own_control_group() {
+  std::ifstream file("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.rfind("0::", 0) == 0) return line.substr(3);
+  }
+  return "/";
+}
+
+}  // namespace
+
+OutOfMemory::OutOfMemory(std::size_t needed, std::size_t available)
+    : std::runtime_error("not enough memory for a shared segment"),
+      needed_bytes(needed),
+      available_bytes(available) {}
+
+std::size_t available_memory_bytes() {
+  std::size_t available = meminfo_available();
+  // Limits may be set on any ancestor of the control group.
+  std::string group = own_control_group();
+  for (;;) {
+    const std::string folder = "/sys/fs/cgroup" + group;
+    const std::size_t limit = read_number(folder + "/memory.max", SIZE_MAX);
+    if (limit != SIZE_MAX) {
+      const std::size_t used = read_number(folder + "/memory.current", 0);
+      available = std::min(available, limit > used ? limit - used : 0);
+    }
+    const auto slash = group.find_last_of('/');
+    if (slash == std::string::npos || group.size() <= 1) break;
+    group.resize(slash);
+  }
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    available = std::min<std::size_t>(available, limit.rlim_cur);
+  return available;
+}
+
+Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t reserved) {
+  const std::size_t available = available_memory_bytes();
+  if (bytes > available) throw OutOfMemory(bytes, available);
+  const int descriptor = memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  const auto fail = [&](const char* what) {
+    const int error = errno;
+    close(descriptor);
+    if (error == ENOMEM || error == ENOSPC) throw OutOfMemory(bytes, available);
+    throw std::system_error(error, std::generic_category(), what);
+  };
+  if (fchmod(descriptor, 0600) != 0) fail("fchmod");
+  if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) fail("ftruncate");
+  if (fallocate(descriptor, 0, 0, static_cast<off_t>(reserved)) != 0) fail("fallocate");
+  // Nobody may cut the file under our feet: that would be SIGBUS.
+  if (fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("seal");
+  try {
+    return Segment(descriptor, map(descriptor, bytes), bytes);
+  } catch (...) {
+    close(descriptor);
+    throw;
+  }
+}
+
+Segment Segment::attach(int descriptor) {
+  struct stat status{};
+  if (fstat(descriptor, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  return Segment(-1, map(descriptor, bytes), bytes);
+}
+
+std::byte* Segment::map(int descriptor, std::size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (data == MAP_FAILED) {
+    if (errno == ENOMEM) throw OutOfMemory(bytes, available_memory_bytes());
+    throw std::system_error(errno, std::generic_category(), "mmap");
+  }
+  return static_cast<std::byte*>(data);
+}
+
+void reserve(std::byte* data, std::size_t bytes) {
+#if !defined(MADV_POPULATE_WRITE)
+  constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return;  // before Linux 5.14: page by page
+  throw OutOfMemory(bytes, available_memory_bytes());
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Segment::~Segment() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+  close_descriptor();
+}
+
+void Segment::close_descriptor() noexcept {
+  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
+}
+
+}  // namespace phalanx

@@ -1,0 +1,55 @@
+// An anonymous memory file, mapped: the memory that ranks of one host share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace phalanx {
+
+// The machine cannot give the memory. Carries the numbers, for the message.
+struct OutOfMemory : std::runtime_error {
+  OutOfMemory(std::size_t needed, std::size_t available);
+  std::size_t needed_bytes;
+  std::size_t available_bytes;
+};
+
+// Bytes that can still be taken without the kernel killing somebody: memory and control-group limits.
+std::size_t available_memory_bytes();
+
+// Owns its mapping and its descriptor; both vanish with the last process that holds them, also after SIGKILL.
+class Segment {
+ public:
+  // Reserves the first `reserved` bytes at once, so that writes there can't end in SIGBUS; the rest is for reserve().
+  // Throws OutOfMemory, also when only the rest would not fit.
+  static Segment create(const std::string& label, std::size_t bytes, std::size_t reserved);
+  static Segment create(const std::string& label, std::size_t bytes) { return create(label, bytes, bytes); }
+  // Maps a descriptor received from the creator. The descriptor stays the caller's. Throws std::runtime_error.
+  static Segment attach(int descriptor);
+
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&&) = delete;
+  Segment(const Segment&) = delete;
+  ~Segment();
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return bytes_; }
+  int descriptor() const noexcept { return descriptor_; }
+  // Peers have attached: the descriptor is no longer needed, the mapping stays.
+  void close_descriptor() noexcept;
+
+ private:
+  Segment(int descriptor, std::byte* data, std::size_t bytes) noexcept
+      : descriptor_(descriptor), data_(data), bytes_(bytes) {}
+  static std::byte* map(int descriptor, std::size_t bytes);
+
+  int descriptor_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+// Make pages of a segment real before they are first written. Throws OutOfMemory.
+void reserve(std::byte* data, std::size_t bytes);
+
+}  // namespace phalanx

@@ -1,0 +1,39 @@
+// Tensors that do not lie in one piece, and their way in and out of one piece.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "types.hpp"
+
+namespace phalanx {
+
+struct TensorView {
+  std::byte* data = nullptr;
+  DType dtype = DType::kUInt8;
+  std::uint64_t count = 0;
+  std::vector<std::int64_t> shape, strides;  // in elements; empty when contiguous
+
+  bool is_contiguous() const noexcept { return strides.empty(); }
+  std::size_t bytes() const noexcept { return count * item_bytes(dtype); }
+};
+
+// Memory in one piece that stands for a tensor during an operation: the tensor's own where that is possible.
+class Piece {
+ public:
+  explicit Piece(TensorView view);
+  Piece(Piece&&) noexcept = default;
+
+  std::byte* data() const noexcept { return storage_ ? storage_.get() : view_.data; }
+  std::size_t bytes() const noexcept { return view_.bytes(); }
+  void load();   // tensor to piece
+  void store();  // piece to tensor
+
+ private:
+  TensorView view_;
+  std::unique_ptr<std::byte[]> storage_;
+};
+
+}  // namespace phalanx

@@ -1,0 +1,45 @@
+// Where in the user's program a call was made, at the price of a hash look-up.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "../core/endpoint.hpp"
+
+namespace phalanx::python {
+
+namespace nb = nanobind;
+
+// Needs the GIL.
+class CallSites {
+ public:
+  // Frames of files below `package_folder` are ours, not the user's.
+  explicit CallSites(std::string package_folder) : package_folder_(std::move(package_folder)) {}
+  ~CallSites();
+  CallSites(const CallSites&) = delete;
+
+  // Index into the endpoint's location table; 0 when there is no Python frame.
+  std::uint32_t find(Endpoint& endpoint);
+
+ private:
+  struct Key {
+    PyCodeObject* code;
+    int instruction;
+    bool operator==(const Key&) const = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const noexcept {
+      return (reinterpret_cast<std::size_t>(key.code) >> 4) * 31 + static_cast<std::size_t>(key.instruction);
+    }
+  };
+  bool is_ours(PyCodeObject* code);
+  void forget_all();
+
+  std::string package_folder_;
+  std::unordered_map<PyCodeObject*, bool> is_ours_;         // holds a reference to each code object
+  std::unordered_map<Key, std::uint32_t, Hash> locations_;  // code objects are held by is_ours_
+};
+
+}  // namespace phalanx::python

@@ -1,0 +1,137 @@
+// phalanx.engine._native: the Python face of the engine.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+
+#include "../core/endpoint.hpp"
+#include "../core/segment.hpp"
+#include "operation_methods.hpp"
+#include "rank_endpoint.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace phalanx::python {
+namespace {
+
+// A group's memory as its creator holds it: before ranks attach, and to speak for ranks that can't.
+class GroupSegment {
+ public:
+  explicit GroupSegment(const GroupShape& shape) : segment_(create_group_segment(shape)) {
+    const auto& header = *reinterpret_cast<const Header*>(segment_.data());
+    layout_ = Layout(segment_.data(), shape.num_ranks, header.chunk_bytes, header.eager_bytes, header.bulk_bytes);
+  }
+
+  int descriptor() const { return segment_.descriptor(); }
+  std::size_t size() const { return segment_.size(); }
+  void close_descriptor() { segment_.close_descriptor(); }
+  void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
+  void fail(int culprit, const std::string& text) {
+    set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, text);
+  }
+
+ private:
+  Segment segment_;
+  Layout layout_;
+};
+
+double seconds_or(nb::handle timeout, double otherwise) {
+  if (timeout.is_none()) return otherwise;
+  if (nb::hasattr(timeout, "total_seconds")) return nb::cast<double>(timeout.attr("total_seconds")());
+  return nb::cast<double>(timeout);
+}
+
+nb::bytes nonce(RankEndpoint& self) {
+  const auto& nonce = self.core().layout().header().nonce;
+  return nb::bytes(reinterpret_cast<const char*>(nonce), sizeof(nonce));
+}
+
+// Plain shared memory for symmetric tensors.
+Segment create_plain_segment(const std::string& label, std::size_t bytes) {
+  return Segment::create(label, bytes);
+}
+
+}  // namespace
+
+nb::object RankEndpoint::adopt_symmetric(int descriptor, std::uint64_t id) {
+  auto block = std::make_shared<SymmetricBlock>(Segment::attach(descriptor), endpoint_->rank(), endpoint_->num_ranks(), id);
+  symmetric_.add(block);
+  auto* kept = new std::shared_ptr<SymmetricBlock>(block);
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<SymmetricBlock>*>(p); });
+  const std::size_t shape[] = {block->stride()};
+  return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(block->own(), 1, shape, owner), nb::rv_policy::reference);
+}
+
+}  // namespace phalanx::python
+
+NB_MODULE(_native, m) {
+  using namespace phalanx;
+  using namespace phalanx::python;
+
+  nb::set_leak_warnings(false);
+  static nb::object out_of_memory = nb::borrow(PyErr_NewException("phalanx.engine._native.OutOfMemory", PyExc_MemoryError, nullptr));
+  m.attr("OutOfMemory") = out_of_memory;
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const OutOfMemory& e) {
+      PyErr_SetObject(out_of_memory.ptr(), nb::make_tuple(e.needed_bytes, e.available_bytes).ptr());
+    }
+  });
+
+  m.attr("ANY_SOURCE") = kAnySource;
+  m.attr("MAX_RANKS") = kMaxRanks;
+  m.def("usable_cores", &usable_cores);
+  m.def("available_memory_bytes", &available_memory_bytes);
+
+  nb::class_<Segment>(m, "Segment")
+      .def_prop_ro("descriptor", &Segment::descriptor)
+      .def_prop_ro("size_bytes", &Segment::size)
+      .def("close_descriptor", &Segment::close_descriptor);
+  m.def("create_segment", &create_plain_segment, "label"_a, "size_bytes"_a);
+
+  nb::class_<GroupSegment>(m, "GroupSegment")
+      .def("__init__",
+           [](GroupSegment* self, const std::string& name, int num_ranks, int crowd, std::size_t chunk_bytes,
+              std::size_t eager_bytes, std::size_t bulk_bytes) {
+             new (self) GroupSegment(GroupShape{name, num_ranks, crowd, chunk_bytes, eager_bytes, bulk_bytes});
+           },
+           "name"_a, "num_ranks"_a, "crowd"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
+      .def_prop_ro("descriptor", &GroupSegment::descriptor)
+      .def_prop_ro("size_bytes", &GroupSegment::size)
+      .def("close_descriptor", &GroupSegment::close_descriptor)
+      .def("declare_dead", &GroupSegment::set_dead, "rank"_a, "status"_a)
+      .def("fail", &GroupSegment::fail, "culprit"_a, "text"_a);
+
+  nb::class_<NativeWork>(m, "NativeWork")
+      .def("wait", [](NativeWork& self, nb::handle timeout) { self.wait(seconds_or(timeout, -1)); },
+           "timeout_s"_a = nb::none())
+      .def("done", &NativeWork::is_done)
+      .def("exception", &NativeWork::exception)
+      .def("result", &NativeWork::result)
+      .def("source_rank", &NativeWork::source_rank);
+
+  nb::class_<RankEndpoint>(m, "RankEndpoint", nb::is_weak_referenceable(), nb::type_slots(operation_slots()))
+      .def(nb::init<int, int, bool, double, std::string, nb::object>(), "descriptor"_a, "rank"_a, "is_thread"_a,
+           "timeout_s"_a, "package_folder"_a, "explain"_a)
+      .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); })
+      .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); })
+      .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; })
+      .def_prop_ro("name", [](RankEndpoint& self) { return std::string(self.core().layout().header().name); })
+      .def_prop_ro("size_bytes", [](RankEndpoint& self) { return self.core().layout().total_bytes(); })
+      .def_prop_ro("nonce", &nonce)
+      .def_prop_ro("is_closed", &RankEndpoint::is_closed)
+      .def_rw("timeout_s", &RankEndpoint::timeout_s)
+      .def("refuse", &RankEndpoint::refuse, "operation"_a, "text"_a)
+      .def("abort", &RankEndpoint::abort, "reason"_a = "")
+      .def("watch", &RankEndpoint::watch, "ancestor"_a)
+      .def("find_dead", &RankEndpoint::find_dead)
+      .def("_set_recorder", &RankEndpoint::set_recorder, "recorder"_a.none())
+      .def("drain", &RankEndpoint::drain)
+      .def("close", &RankEndpoint::close)
+      .def("entry", &RankEndpoint::entry, "rank"_a, "seq"_a)
+      .def("snapshot", &RankEndpoint::snapshot)
+      .def("adopt_symmetric", &RankEndpoint::adopt_symmetric, "descriptor"_a, "id"_a);
+}

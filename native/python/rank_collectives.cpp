@@ -1,0 +1,501 @@
+// Each collective: check the arguments, describe the call, hand a job to the lane.
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "../core/collectives/collectives.hpp"
+#include "per_rank.hpp"
+#include "rank_endpoint.hpp"
+
+namespace phalanx::python {
+namespace {
+
+// A tensor during an operation. Copies share the piece.
+struct Place {
+  explicit Place(const Tensor& tensor) : data(tensor.view.data), bytes(tensor.view.bytes()) {
+    if (tensor.view.is_contiguous()) return;
+    piece = std::make_shared<Piece>(tensor.view);
+    data = piece->data();
+  }
+  void load() const {
+    if (piece) piece->load();
+  }
+  void store() const {
+    if (piece) piece->store();
+  }
+
+  std::byte* data;
+  std::size_t bytes;
+  std::shared_ptr<Piece> piece;
+};
+
+struct Places {
+  Places() = default;
+  explicit Places(const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) {
+      const Place place(tensor);
+      data.push_back(place.data);
+      bytes.push_back(place.bytes);
+      if (place.piece) places.push_back(place);
+    }
+  }
+  // One tensor cut into consecutive blocks.
+  Places(const Tensor& tensor, PerRank<std::size_t> block_bytes) : bytes(std::move(block_bytes)) {
+    const Place place(tensor);
+    if (place.piece) places.push_back(place);
+    std::byte* at = place.data;
+    for (std::size_t block : bytes) {
+      data.push_back(at);
+      at += block;
+    }
+  }
+  void load() const {
+    for (const Place& place : places) place.load();
+  }
+  void store() const {
+    for (const Place& place : places) place.store();
+  }
+
+  std::vector<Place> places;  // tensors that are in pieces
+  PerRank<std::byte*> data;
+  PerRank<std::size_t> bytes;
+};
+
+std::string count_text(const Tensor& tensor) { return std::to_string(tensor.view.count); }
+
+void check_reducible(const Call& call) {
+  if (is_reducible(call.dtype, call.op)) [[likely]]
+    return;
+  throw UsageProblem(std::string(operation_name(call.operation)) + " does not support " + reduce_op_name(call.op) +
+                     " on " + dtype_name(call.dtype));
+}
+
+void set_reduction(Call& call, const ReduceArgument& how) {
+  call.op = how.op;
+  call.factor = how.factor;
+}
+
+void check_same_dtype(const Tensor& a, const Tensor& b, const char* text) {
+  if (a.view.dtype == b.view.dtype) return;
+  throw UsageProblem(std::string(text) + " have different dtypes: " + dtype_name(a.view.dtype) + " and " +
+                     dtype_name(b.view.dtype));
+}
+
+void check_list_length(const std::vector<Tensor>& list, int num_ranks, const char* role) {
+  if (list.size() == std::size_t(num_ranks)) return;
+  throw UsageProblem(std::string(role) + " has " + std::to_string(list.size()) + " tensors, but the group has " +
+                     std::to_string(num_ranks) + " ranks; give one tensor per rank");
+}
+
+// Equal sizes are compared as a count, unequal ones as a digest of all.
+void describe_sizes(const std::vector<Tensor>& list, Call& call) {
+  bool is_even = true;
+  std::uint64_t digest = 1469598103934665603u;
+  for (const Tensor& tensor : list) {
+    is_even = is_even && tensor.view.count == list.front().view.count;
+    digest = (digest ^ tensor.view.count) * 1099511628211u;
+  }
+  call.count = is_even ? list.front().view.count : digest | 1ull << 63;
+}
+
+void check_list_dtypes(const std::vector<Tensor>& list, const Tensor& other, const char* text) {
+  for (const Tensor& tensor : list) check_same_dtype(tensor, other, text);
+}
+
+PerRank<std::size_t> equal_blocks(std::size_t bytes, int num_ranks) {
+  PerRank<std::size_t> blocks;
+  for (int rank = 0; rank < num_ranks; ++rank) blocks.push_back(bytes);
+  return blocks;
+}
+
+// Bytes per rank of a tensor split along its first dimension.
+PerRank<std::size_t> split_bytes(const Tensor& tensor, nb::handle splits, int num_ranks, const char* role) {
+  const std::uint64_t rows = tensor.num_dims == 0 ? 1 : tensor.shape[0];
+  const std::size_t row = rows == 0 ? 0 : tensor.view.bytes() / rows;
+  if (splits.is_none() || nb::len(splits) == 0) {
+    if (rows % std::uint64_t(num_ranks) != 0)
+      throw UsageProblem(std::string(role) + " has " + std::to_string(rows) + " rows, which " +
+                         std::to_string(num_ranks) + " ranks can't share equally; give split sizes");
+    return equal_blocks(rows / std::uint64_t(num_ranks) * row, num_ranks);
+  }
+  PerRank<std::size_t> bytes;
+  std::uint64_t total = 0;
+  for (nb::handle item : splits) {
+    const auto size = nb::cast<std::int64_t>(item);
+    if (size < 0) throw UsageProblem(std::string(role) + " split sizes must not be negative");
+    bytes.push_back(std::size_t(size) * row);
+    total += std::uint64_t(size);
+  }
+  if (bytes.size() != std::size_t(num_ranks))
+    throw UsageProblem(std::string(role) + " has " + std::to_string(bytes.size()) + " split sizes for " +
+                       std::to_string(num_ranks) + " ranks");
+  if (total != rows)
+    throw UsageProblem(std::string("Split sizes doesn't match total dim 0 size: ") + role + " splits add up to " +
+                       std::to_string(total) + ", the tensor has " + std::to_string(rows) + " rows");
+  return bytes;
+}
+
+}  // namespace
+
+nb::object RankEndpoint::all_reduce(const Arguments& args) {
+  const nb::handle object = args.required(0);
+  const ReduceArgument how = args.reduction(1);
+  const double timeout = args.seconds(2);
+  const bool is_async = args.flag(3);
+  return collective(Operation::kAllReduce, object, nb::handle(), timeout, is_async, [&](Call& call) {
+    const Tensor tensor = view_tensor(object, "tensor", Use::kWrite);
+    describe(tensor, call);
+    set_reduction(call, how);
+    check_reducible(call);
+    return [call, place = Place(tensor), symmetric = symmetric_.find(tensor.view.data, tensor.view.bytes())](Endpoint& e) {
+      place.load();
+      phalanx::all_reduce(e, call, place.data, place.piece ? SymmetricPlace{} : symmetric);
+      place.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
+  const nb::handle objects = args.required(0);
+  const ReduceArgument how = args.reduction(1);
+  const double timeout = args.seconds(2);
+  const bool is_async = args.flag(3);
+  return collective(Operation::kAllReduce, objects, nb::handle(), timeout, is_async, [&](Call& call) {
+    const std::vector<Tensor> tensors = view_tensors(objects, "tensors", Use::kWrite);
+    if (tensors.empty()) throw UsageProblem("the list of tensors is empty");
+    set_reduction(call, how);
+    std::vector<Call> calls;
+    for (const Tensor& tensor : tensors) {
+      describe(tensor, call);
+      check_reducible(call);
+      calls.push_back(call);
+    }
+    return [calls = std::move(calls), places = Places(tensors)](Endpoint& e) {
+      constexpr std::size_t kBatchBytes = 256 * 1024;  // small neighbours of one type travel together
+      places.load();
+      for (std::size_t first = 0; first < calls.size();) {
+        Call batch = calls[first];
+        std::size_t last = first + 1, bytes = places.bytes[first];
+        for (; last < calls.size() && calls[last].dtype == batch.dtype && bytes + places.bytes[last] <= kBatchBytes; ++last) {
+          bytes += places.bytes[last];
+          batch.count += calls[last].count;
+        }
+        if (last == first + 1) {
+          phalanx::all_reduce(e, batch, places.data[first], {});
+        } else {
+          std::vector<std::byte> flat(bytes);
+          std::byte* at = flat.data();
+          for (std::size_t i = first; i < last; at += places.bytes[i++]) std::memcpy(at, places.data[i], places.bytes[i]);
+          phalanx::all_reduce(e, batch, flat.data(), {});
+          at = flat.data();
+          for (std::size_t i = first; i < last; at += places.bytes[i++]) std::memcpy(places.data[i], at, places.bytes[i]);
+        }
+        first = last;
+      }
+      places.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::reduce(const Arguments& args) {
+  const nb::handle object = args.required(0);
+  const int root = args.integer(1, 0);
+  const ReduceArgument how = args.reduction(2);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  return collective(Operation::kReduce, object, nb::handle(), timeout, is_async, [&](Call& call) {
+    const Tensor tensor = view_tensor(object, "tensor", root == endpoint_->rank() ? Use::kWrite : Use::kRead);
+    describe(tensor, call);
+    set_reduction(call, how);
+    check_root(root);
+    check_reducible(call);
+    call.root = root;
+    return [call, place = Place(tensor)](Endpoint& e) {
+      place.load();
+      reduce_to_root(e, call, place.data);
+      if (e.rank() == call.root) place.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::broadcast(const Arguments& args) {
+  const nb::handle object = args.required(0);
+  const int root = args.integer(1, 0);
+  const double timeout = args.seconds(2);
+  const bool is_async = args.flag(3);
+  return collective(Operation::kBroadcast, object, nb::handle(), timeout, is_async, [&](Call& call) {
+    const Tensor tensor = view_tensor(object, "tensor", root == endpoint_->rank() ? Use::kRead : Use::kWrite);
+    describe(tensor, call);
+    check_root(root);
+    call.root = root;
+    return [call, place = Place(tensor)](Endpoint& e) {
+      if (e.rank() == call.root) place.load();
+      phalanx::broadcast(e, call, place.data, place.bytes);
+      if (e.rank() != call.root) place.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::all_gather(const Arguments& args) {
+  const nb::handle objects = args.required(0), object = args.required(1);
+  const double timeout = args.seconds(2);
+  const bool is_async = args.flag(3);
+  return collective(Operation::kAllGather, objects, object, timeout, is_async, [&](Call& call) {
+    const Tensor input = view_tensor(object, "input", Use::kRead);
+    const std::vector<Tensor> outputs = view_tensors(objects, "outputs", Use::kWrite);
+    describe(input, call);
+    check_list_length(outputs, endpoint_->num_ranks(), "outputs");
+    check_list_dtypes(outputs, input, "outputs and input");
+    const Tensor& own = outputs[std::size_t(endpoint_->rank())];
+    if (own.view.count != input.view.count)
+      throw UsageProblem("outputs[" + std::to_string(endpoint_->rank()) + "] has " + count_text(own) +
+                         " elements, but this rank's input has " + count_text(input));
+    describe_sizes(outputs, call);
+    return [call, in = Place(input), out = Places(outputs)](Endpoint& e) {
+      in.load();
+      phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::all_gather_single(const Arguments& args) {
+  const nb::handle output_object = args.required(0), object = args.required(1);
+  const double timeout = args.seconds(2);
+  const bool is_async = args.flag(3);
+  return collective(Operation::kAllGather, output_object, object, timeout, is_async, [&](Call& call) {
+    const Tensor input = view_tensor(object, "input", Use::kRead);
+    const Tensor output = view_tensor(output_object, "output", Use::kWrite);
+    const int n = endpoint_->num_ranks();
+    describe(input, call);
+    check_same_dtype(output, input, "output and input");
+    if (output.view.count != input.view.count * std::uint64_t(n))
+      throw UsageProblem("output has " + count_text(output) + " elements; " + std::to_string(n) +
+                         " ranks give " + std::to_string(input.view.count * std::uint64_t(n)));
+    return [call, in = Place(input), out = Places(output, equal_blocks(input.view.bytes(), n))](Endpoint& e) {
+      in.load();
+      phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::gather(const Arguments& args) {
+  const nb::handle objects = args.optional(0), object = args.required(1);
+  const int root = args.integer(2, 0);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  return collective(Operation::kGather, objects, object, timeout, is_async, [&](Call& call) {
+    const Tensor input = view_tensor(object, "input", Use::kRead);
+    describe(input, call);
+    check_root(root);
+    call.root = root;
+    std::vector<Tensor> outputs;
+    if (endpoint_->rank() == root) {
+      if (objects.is_none() || nb::len(objects) == 0)
+        throw UsageProblem("outputs must be specified on the destination rank");
+      outputs = view_tensors(objects, "outputs", Use::kWrite);
+      check_list_length(outputs, endpoint_->num_ranks(), "outputs");
+      check_list_dtypes(outputs, input, "outputs and input");
+      for (const Tensor& output : outputs) {
+        if (output.view.count != input.view.count)
+          throw UsageProblem("outputs must each have " + count_text(input) + " elements, as the input has; one has " +
+                             count_text(output));
+      }
+    } else if (!objects.is_none() && nb::len(objects) != 0) {
+      throw UsageProblem("outputs must NOT be specified on non-destination ranks");
+    }
+    return [call, in = Place(input), out = Places(outputs)](Endpoint& e) {
+      in.load();
+      phalanx::gather(e, call, in.data, out.data.data(), in.bytes);
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::scatter(const Arguments& args) {
+  const nb::handle object = args.required(0), objects = args.optional(1);
+  const int root = args.integer(2, 0);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  return collective(Operation::kScatter, object, objects, timeout, is_async, [&](Call& call) {
+    const Tensor output = view_tensor(object, "output", Use::kWrite);
+    describe(output, call);
+    check_root(root);
+    call.root = root;
+    std::vector<Tensor> inputs;
+    if (endpoint_->rank() == root) {
+      if (objects.is_none() || nb::len(objects) == 0)
+        throw UsageProblem("inputs must be specified on the source rank");
+      inputs = view_tensors(objects, "inputs", Use::kRead);
+      check_list_length(inputs, endpoint_->num_ranks(), "inputs");
+      check_list_dtypes(inputs, output, "inputs and output");
+      for (const Tensor& input : inputs) {
+        if (input.view.count != output.view.count)
+          throw UsageProblem("inputs must each have " + count_text(output) + " elements, as the output has; one has " +
+                             count_text(input));
+      }
+    } else if (!objects.is_none() && nb::len(objects) != 0) {
+      throw UsageProblem("inputs must NOT be specified on non-source ranks");
+    }
+    return [call, out = Place(output), in = Places(inputs)](Endpoint& e) {
+      in.load();
+      phalanx::scatter(e, call, in.data.data(), out.data, out.bytes);
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::reduce_scatter(const Arguments& args) {
+  const nb::handle object = args.required(0), objects = args.required(1);
+  const ReduceArgument how = args.reduction(2);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  return collective(Operation::kReduceScatter, object, objects, timeout, is_async, [&](Call& call) {
+    const Tensor output = view_tensor(object, "output", Use::kWrite);
+    const std::vector<Tensor> inputs = view_tensors(objects, "inputs", Use::kRead);
+    describe(output, call);
+    set_reduction(call, how);
+    check_list_length(inputs, endpoint_->num_ranks(), "inputs");
+    check_list_dtypes(inputs, output, "inputs and output");
+    check_reducible(call);
+    const Tensor& own = inputs[std::size_t(endpoint_->rank())];
+    if (own.view.count != output.view.count)
+      throw UsageProblem("inputs[" + std::to_string(endpoint_->rank()) + "] has " + count_text(own) +
+                         " elements, but this rank's output has " + count_text(output));
+    describe_sizes(inputs, call);
+    return [call, out = Place(output), in = Places(inputs)](Endpoint& e) {
+      in.load();
+      phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
+  const nb::handle object = args.required(0), input_object = args.required(1);
+  const ReduceArgument how = args.reduction(2);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  return collective(Operation::kReduceScatter, object, input_object, timeout, is_async, [&](Call& call) {
+    const Tensor output = view_tensor(object, "output", Use::kWrite);
+    const Tensor input = view_tensor(input_object, "input", Use::kRead);
+    const int n = endpoint_->num_ranks();
+    describe(output, call);
+    set_reduction(call, how);
+    check_same_dtype(output, input, "output and input");
+    check_reducible(call);
+    if (input.view.count != output.view.count * std::uint64_t(n))
+      throw UsageProblem("input has " + count_text(input) + " elements; " + std::to_string(n) +
+                         " ranks need " + std::to_string(output.view.count * std::uint64_t(n)));
+    return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n))](Endpoint& e) {
+      in.load();
+      phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::all_to_all(const Arguments& args) {
+  const nb::handle output_list = args.required(0), input_list = args.required(1);
+  const double timeout = args.seconds(2);
+  const bool is_async = args.flag(3);
+  return collective(Operation::kAllToAll, output_list, input_list, timeout, is_async, [&](Call& call) {
+    const std::vector<Tensor> outputs = view_tensors(output_list, "outputs", Use::kWrite);
+    const std::vector<Tensor> inputs = view_tensors(input_list, "inputs", Use::kRead);
+    check_list_length(outputs, endpoint_->num_ranks(), "outputs");
+    check_list_length(inputs, endpoint_->num_ranks(), "inputs");
+    describe(inputs.front(), call);
+    call.count = 0;  // sizes may differ between ranks; receivers check them
+    check_list_dtypes(outputs, inputs.front(), "outputs and inputs");
+    check_list_dtypes(inputs, inputs.front(), "inputs");
+    return [call, out = Places(outputs), in = Places(inputs)](Endpoint& e) {
+      in.load();
+      phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
+  const nb::handle output_object = args.required(0), input_object = args.required(1);
+  const nb::handle output_splits = args.optional(2), input_splits = args.optional(3);
+  const double timeout = args.seconds(4);
+  const bool is_async = args.flag(5);
+  return collective(Operation::kAllToAll, output_object, input_object, timeout, is_async, [&](Call& call) {
+    const Tensor output = view_tensor(output_object, "output", Use::kWrite);
+    const Tensor input = view_tensor(input_object, "input", Use::kRead);
+    const int n = endpoint_->num_ranks();
+    describe(input, call);
+    call.count = 0;
+    check_same_dtype(output, input, "output and input");
+    return [call, out = Places(output, split_bytes(output, output_splits, n, "output")),
+            in = Places(input, split_bytes(input, input_splits, n, "input"))](Endpoint& e) {
+      in.load();
+      phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
+      out.store();
+    };
+  });
+}
+
+nb::object RankEndpoint::barrier(const Arguments& args) {
+  return collective(Operation::kBarrier, nb::none(), nb::handle(), args.seconds(0), args.flag(1),
+                    [&](Call& call) { return [call](Endpoint& e) { phalanx::barrier(e, call); }; });
+}
+
+// Both take (tensor, peer, tag, *, timeout_s, async_op).
+nb::object RankEndpoint::message(Operation operation, const Arguments& args, int peer) {
+  const nb::handle object = args.required(0);
+  const int tag = args.integer(2, 0);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  const bool is_send = operation == Operation::kSend;
+  require_usable(operation);
+  Call call = new_call(operation, timeout);
+  call.root = peer;
+  try {
+    const Tensor tensor = view_tensor(object, "tensor", is_send ? Use::kRead : Use::kWrite);
+    describe(tensor, call);
+    if (is_send || peer != kAnySource) check_root(peer);
+    if (tag < 0) throw UsageProblem("tag " + std::to_string(tag) + " is negative; give 0 or more");
+    if (!is_async && peer == endpoint_->rank())
+      throw UsageProblem(std::string(is_send ? "the destination rank should not be the same as this rank in a blocking send"
+                                             : "the source rank should not be the same as this rank in a blocking recv") +
+                         "; use async_op=True for messages to oneself");
+    const Place place(tensor);
+    if (is_send) place.load();
+    prune_pending();
+    if (!is_async) {
+      std::shared_ptr<Transfer> transfer;
+      {
+        const nb::gil_scoped_release unlocked;
+        Endpoint::interrupted = python_signal_arrived;
+        transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes);
+        mailbox_->wait(transfer, call.deadline_ns, true);
+        if (!is_send) place.store();
+      }
+      return is_send ? nb::none() : nb::object(nb::int_(transfer->source));
+    }
+    auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
+    nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
+    work->transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes);
+    work->unpack = place.piece;
+    pending_messages_.emplace_back(work->transfer, result);
+    mailbox_->detach(work->transfer);
+    return result;
+  } catch (const UsageProblem& problem) {
+    raise_usage(call, problem.what());
+  } catch (const Trouble& trouble) {
+    raise(call, timeout, trouble);
+  }
+}
+
+nb::object RankEndpoint::send(const Arguments& args) {
+  return message(Operation::kSend, args, args.required_integer(1));
+}
+
+nb::object RankEndpoint::recv(const Arguments& args) {
+  return message(Operation::kRecv, args, args.optional(1).is_none() ? kAnySource : args.required_integer(1));
+}
+
+}  // namespace phalanx::python

@@ -1,0 +1,198 @@
+#include "rank_endpoint.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cmath>
+
+namespace phalanx::python {
+bool python_signal_arrived() {
+  const nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+const char* operation_name(Operation operation) noexcept {
+  static constexpr const char* names[] = {"none",      "all_reduce",     "reduce",     "broadcast", "all_gather",
+                                          "gather",    "scatter",        "reduce_scatter", "all_to_all", "barrier",
+                                          "send",      "recv",           "refused"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+const char* fault_name(FaultKind kind) noexcept {
+  static constexpr const char* names[] = {"none",      "mismatch",    "timeout", "peer_died",
+                                          "peer_left", "peer_failed", "aborted", "interrupted"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+const char* reduce_op_name(ReduceOp op) noexcept {
+  static constexpr const char* names[] = {"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double default_timeout_s,
+                           std::string package_folder, nb::object explain)
+    : timeout_s(default_timeout_s),
+      endpoint_(std::make_shared<Endpoint>(Segment::attach(descriptor), rank, is_thread)),
+      lane_(std::make_unique<Lane>(endpoint_)),
+      mailbox_(std::make_unique<Mailbox>(endpoint_)),
+      sites_(std::move(package_folder)),
+      explain_(std::move(explain)) {}
+
+RankEndpoint::~RankEndpoint() { close(); }
+
+void RankEndpoint::close() {
+  if (is_closed_) return;
+  is_closed_ = true;
+  // Operations still under way end with an error; their threads must be gone before the memory is.
+  const bool has_pending = [&] { prune_pending(); return !pending_collectives_.empty() || !pending_messages_.empty(); }();
+  {
+    const nb::gil_scoped_release unlocked;
+    if (has_pending && endpoint_->is_owner())
+      set_fault(endpoint_->layout(), FaultKind::kPeerLeft, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(),
+                "closed with operations under way");
+    lane_->close();
+    mailbox_->close();
+    endpoint_->leave();
+  }
+  pending_collectives_.clear();
+  pending_messages_.clear();
+}
+
+void RankEndpoint::drain() {
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  for (const auto& [transfer, tensors] : pending_messages_) transfers.push_back(transfer);
+  const nb::gil_scoped_release unlocked;
+  lane_->drain();
+  for (const auto& transfer : transfers) {
+    try {
+      mailbox_->wait(transfer, transfer->call.deadline_ns, false);
+    } catch (const Trouble&) {
+      // Whoever waits for the message hears of it.
+    }
+  }
+}
+
+nb::list RankEndpoint::find_dead() {
+  endpoint_->peers().find_dead();
+  nb::list dead;
+  for (int rank = 0; rank < endpoint_->num_ranks(); ++rank) {
+    const auto state = endpoint_->layout().member(rank).state.load();
+    if (state == MemberState::kDead || state == MemberState::kLeft) dead.append(rank);
+  }
+  return dead;
+}
+
+void RankEndpoint::set_recorder(nb::object recorder) {
+  recorder_ = recorder.is_none() ? nb::object() : std::move(recorder);
+  recording_thread_ = PyThread_get_thread_ident();
+}
+
+nb::object RankEndpoint::record(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) {
+  nb::list args;
+  for (Py_ssize_t i = 0; i < num_given; ++i) args.append(nb::handle(values[i]));
+  nb::dict kwargs;
+  for (Py_ssize_t i = 0; keywords != nullptr && i < PyTuple_GET_SIZE(keywords); ++i)
+    kwargs[nb::handle(PyTuple_GET_ITEM(keywords, i))] = nb::handle(values[num_given + i]);
+  return recorder_(name, nb::tuple(args), kwargs);
+}
+
+void RankEndpoint::abort(const std::string& text) {
+  const nb::gil_scoped_release unlocked;
+  set_fault(endpoint_->layout(), FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), text);
+}
+
+Call RankEndpoint::new_call(Operation operation, double timeout) {
+  Call call;
+  call.operation = operation;
+  const double seconds = effective(timeout);
+  const double limit = 1e9;  // thirty years
+  call.start_ns = monotonic_ns();
+  call.deadline_ns = call.start_ns + static_cast<std::int64_t>(std::fmin(seconds, limit) * 1e9);
+  call.location = sites_.find(*endpoint_);
+  return call;
+}
+
+void RankEndpoint::require_usable(Operation operation) {
+  if (!is_closed_ && endpoint_->is_owner()) [[likely]]
+    return;
+  nb::dict facts;
+  facts["kind"] = is_closed_ ? "closed" : "forked";
+  facts["operation"] = operation_name(operation);
+  const nb::object error = explain_(facts);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+void RankEndpoint::check_root(int root) const {
+  const int n = endpoint_->num_ranks();
+  if (root >= 0 && root < n) [[likely]]
+    return;
+  throw UsageProblem("rank " + std::to_string(root) + " is outside this group of " + std::to_string(n) +
+                     (n == 1 ? " rank; give 0" : " ranks; give 0 to " + std::to_string(n - 1)));
+}
+
+nb::object RankEndpoint::explain(const Call& call, double timeout, const Trouble& trouble) {
+  nb::dict facts;
+  facts["kind"] = fault_name(trouble.kind);
+  facts["operation"] = operation_name(call.operation);
+  facts["culprit"] = trouble.culprit;
+  facts["reporter"] = trouble.reporter;
+  facts["seq"] = trouble.seq;
+  facts["text"] = trouble.text;
+  facts["is_fatal"] = trouble.is_fatal;
+  facts["timeout_s"] = effective(timeout);
+  facts["root"] = call.root;
+  facts["dtype"] = dtype_name(call.dtype);
+  facts["location"] = call.location;
+  nb::list shape;
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i) shape.append(call.shape[i]);
+  facts["shape"] = shape;
+  return explain_(facts);
+}
+
+void RankEndpoint::raise(const Call& call, double timeout, const Trouble& trouble) {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal handler raised while we waited
+  const nb::object error = explain(call, timeout, trouble);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+void RankEndpoint::raise_usage(const Call& call, const std::string& text) {
+  const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kRecv;
+  if (!is_message) {
+    const nb::gil_scoped_release unlocked;
+    try {
+      lane_->run([&](Endpoint& endpoint) { endpoint.refuse(call, text); });
+    } catch (const Trouble&) {
+      // The group is broken already: its peers need no further notice.
+    }
+  }
+  nb::dict facts;
+  facts["kind"] = "usage";
+  facts["operation"] = operation_name(call.operation);
+  facts["seq"] = is_message ? Seq{0} : endpoint_->seq();
+  facts["text"] = text;
+  const nb::object error = explain_(facts);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+nb::object RankEndpoint::refuse(const std::string& operation, const std::string& text) {
+  Call call = new_call(Operation::kNone, -1);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(Operation::kCount); ++i) {
+    if (operation == operation_name(static_cast<Operation>(i))) call.operation = static_cast<Operation>(i);
+  }
+  require_usable(call.operation);
+  try {
+    raise_usage(call, text);
+  } catch (nb::python_error& error) {
+    return nb::borrow(error.value());
+  }
+}
+
+void RankEndpoint::prune_pending() {
+  while (!pending_collectives_.empty() && pending_collectives_.front().first->is_done()) pending_collectives_.pop_front();
+  while (!pending_messages_.empty() && pending_messages_.front().first->is_done.load()) pending_messages_.pop_front();
+}
+
+}  // namespace phalanx::python

@@ -1,0 +1,162 @@
+// What Python holds of a group: an endpoint with its lane and its mailbox, fed with tensors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <deque>
+#include <memory>
+
+#include "../core/endpoint.hpp"
+#include "../core/lane.hpp"
+#include "../core/mailbox.hpp"
+#include "../core/symmetric.hpp"
+#include "arguments.hpp"
+#include "call_site.hpp"
+#include "tensors.hpp"
+
+namespace phalanx::python {
+
+class RankEndpoint;
+
+// An operation under way. Satisfies phalanx.collectives.Work.
+class NativeWork {
+ public:
+  NativeWork(nb::object endpoint, nb::object tensors, Call call, double timeout_s)
+      : endpoint_(std::move(endpoint)), tensors_(std::move(tensors)), call_(call), timeout_s_(timeout_s) {}
+
+  std::shared_ptr<Ticket> ticket;      // a collective
+  std::shared_ptr<Transfer> transfer;  // or a message
+  std::shared_ptr<Piece> unpack;       // a received message goes from here into a tensor in pieces
+
+  bool is_done();
+  void wait(double timeout_s);
+  nb::object exception();
+  nb::object result();
+  nb::object source_rank();
+
+ private:
+  std::optional<Trouble> trouble() const;
+  void unpack_once();
+  RankEndpoint& endpoint() const;
+
+  nb::object endpoint_;
+  nb::object tensors_;
+  Call call_;
+  double timeout_s_;
+};
+
+// Calls may come from several threads; the GIL guards the members, the lane and the mailbox guard themselves.
+class RankEndpoint {
+ public:
+  // `explain(facts)` turns facts into an exception.
+  RankEndpoint(int descriptor, int rank, bool is_thread, double timeout_s, std::string package_folder,
+               nb::object explain);
+  ~RankEndpoint();
+
+  Endpoint& core() { return *endpoint_; }
+  Lane& lane() { return *lane_; }
+  Mailbox& mailbox() { return *mailbox_; }
+  double timeout_s;
+
+  nb::object all_reduce(const Arguments& args);
+  nb::object all_reduce_coalesced(const Arguments& args);
+  nb::object reduce(const Arguments& args);
+  nb::object broadcast(const Arguments& args);
+  nb::object all_gather(const Arguments& args);
+  nb::object all_gather_single(const Arguments& args);
+  nb::object gather(const Arguments& args);
+  nb::object scatter(const Arguments& args);
+  nb::object reduce_scatter(const Arguments& args);
+  nb::object reduce_scatter_single(const Arguments& args);
+  nb::object all_to_all(const Arguments& args);
+  nb::object all_to_all_single(const Arguments& args);
+  nb::object barrier(const Arguments& args);
+  nb::object send(const Arguments& args);
+  nb::object recv(const Arguments& args);
+
+  // Peers in the same operation learn that this rank's arguments were refused; returns the error to raise.
+  nb::object refuse(const std::string& operation, const std::string& text);
+  void abort(const std::string& text);
+  // A fault that the launcher sets in the ancestor is a fault here too.
+  void watch(RankEndpoint& ancestor) { endpoint_->watch(ancestor.endpoint_); }
+  nb::list find_dead();
+  // While it is set, calls from the same thread are recorded instead of run: recorder(name, args, kwargs).
+  void set_recorder(nb::object recorder);
+  bool is_recording() const noexcept { return recorder_.is_valid() && recording_thread_ == PyThread_get_thread_ident(); }
+  nb::object record(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords);
+  void drain();
+  void close();
+  bool is_closed() const noexcept { return is_closed_; }
+  nb::object entry(int rank, Seq seq) const;
+  nb::list snapshot();
+  nb::object adopt_symmetric(int descriptor, std::uint64_t id);
+
+  [[noreturn]] void raise(const Call& call, double timeout, const Trouble& trouble);
+  nb::object explain(const Call& call, double timeout, const Trouble& trouble);
+
+ private:
+  friend class NativeWork;
+
+  template <class Prepare>
+  nb::object collective(Operation operation, nb::handle first, nb::handle second, double timeout, bool is_async,
+                        const Prepare& prepare);
+  nb::object message(Operation operation, const Arguments& args, int peer);
+  nb::object self() { return nb::find(*this); }
+  Call new_call(Operation operation, double timeout);
+  void require_usable(Operation operation);
+  void check_root(int root) const;
+  [[noreturn]] void raise_usage(const Call& call, const std::string& text);
+  void prune_pending();
+  double effective(double timeout) const { return timeout < 0 ? timeout_s : timeout; }
+
+  std::shared_ptr<Endpoint> endpoint_;
+  std::unique_ptr<Lane> lane_;
+  std::unique_ptr<Mailbox> mailbox_;
+  SymmetricMemory symmetric_;
+  CallSites sites_;
+  nb::object explain_;
+  bool is_closed_ = false;
+  nb::object recorder_;
+  unsigned long recording_thread_ = 0;
+  // Tensors of operations under way, also when nobody kept the Work.
+  std::deque<std::pair<std::shared_ptr<Ticket>, nb::object>> pending_collectives_;
+  std::deque<std::pair<std::shared_ptr<Transfer>, nb::object>> pending_messages_;
+};
+
+// Asked by waits on threads that Python knows: a pending signal (Ctrl-C) ends the wait.
+bool python_signal_arrived();
+
+const char* operation_name(Operation operation) noexcept;
+const char* fault_name(FaultKind kind) noexcept;
+const char* reduce_op_name(ReduceOp op) noexcept;
+
+// `prepare(call)` checks the arguments and returns the job; it may throw UsageProblem. `first` is what the operation
+// yields, `second` what else must stay alive.
+template <class Prepare>
+nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::handle second, double timeout,
+                                    bool is_async, const Prepare& prepare) {
+  require_usable(operation);
+  Call call = new_call(operation, timeout);
+  try {
+    auto job = prepare(call);
+    if (!is_async) {
+      const nb::gil_scoped_release unlocked;
+      Endpoint::interrupted = python_signal_arrived;
+      lane_->run(job);
+      return nb::none();
+    }
+    prune_pending();
+    const nb::object tensors = second.is_valid() ? nb::object(nb::make_tuple(first, second)) : nb::borrow(first);
+    auto* work = new NativeWork(self(), nb::borrow(first), call, timeout);
+    nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
+    work->ticket = lane_->submit(std::move(job));
+    pending_collectives_.emplace_back(work->ticket, tensors);
+    return result;
+  } catch (const UsageProblem& problem) {
+    raise_usage(call, problem.what());
+  } catch (const Trouble& trouble) {
+    raise(call, timeout, trouble);
+  }
+}
+
+}  // namespace phalanx::python

@@ -1,0 +1,169 @@
+#include "tensors.hpp"
+
+#include <nanobind/ndarray.h>
+
+namespace phalanx::python {
+namespace {
+
+using DlTensor = nb::dlpack::dltensor;
+
+// Facts of the DLPack 1.2+ exchange table; only the member we call is typed.
+struct ExchangeTable {
+  std::uint32_t major, minor;
+  void* previous;
+  void* allocate;
+  void* from_python_managed;
+  void* to_python;
+  int (*view_from_python)(void* object, DlTensor* out);
+  void* current_stream;
+};
+
+constexpr int kCpu = 1, kPinned = 3;
+
+std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
+
+// Looked up once per tensor type.
+const ExchangeTable* exchange_table(PyTypeObject* type) {
+  static PyTypeObject* last_type = nullptr;
+  static const ExchangeTable* last_table = nullptr;
+  if (type == last_type) return last_table;
+  nb::handle type_object(reinterpret_cast<PyObject*>(type));
+  if (!nb::hasattr(type_object, "__dlpack_c_exchange_api__")) return nullptr;
+  const nb::object capsule = type_object.attr("__dlpack_c_exchange_api__");
+  const auto* table =
+      static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr || table->major != 1 || table->view_from_python == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  Py_INCREF(type_object.ptr());  // so that no other type can come to lie at this address
+  last_type = type;
+  last_table = table;
+  return table;
+}
+
+DType integer_type(int bits, bool is_signed) {
+  switch (bits) {
+    case 8: return is_signed ? DType::kInt8 : DType::kUInt8;
+    case 16: return is_signed ? DType::kInt16 : DType::kUInt16;
+    case 32: return is_signed ? DType::kInt32 : DType::kUInt32;
+    default: return is_signed ? DType::kInt64 : DType::kUInt64;
+  }
+}
+
+DType opaque_type(int bits) {
+  switch (bits) {
+    case 8: return DType::kOpaque1;
+    case 16: return DType::kOpaque2;
+    case 32: return DType::kOpaque4;
+    default: return DType::kOpaque8;
+  }
+}
+
+DType dtype_of(const nb::dlpack::dtype& type) {
+  using Code = nb::dlpack::dtype_code;
+  switch (static_cast<Code>(type.code)) {
+    case Code::Int: return integer_type(type.bits, true);
+    case Code::UInt: return integer_type(type.bits, false);
+    case Code::Bool: return DType::kBool;
+    case Code::Bfloat: return DType::kBFloat16;
+    case Code::Float:
+      return type.bits == 16 ? DType::kFloat16 : type.bits == 32 ? DType::kFloat32 : DType::kFloat64;
+    case Code::Complex:
+      if (type.bits == 64) return DType::kComplex64;
+      if (type.bits == 128) return DType::kComplex128;
+      return opaque_type(type.bits);
+    default: return opaque_type(type.bits);
+  }
+}
+
+bool is_contiguous(const DlTensor& t) {
+  if (t.strides == nullptr) return true;
+  std::int64_t expected = 1;
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] == 0) return true;
+    if (t.shape[i] == 1) continue;
+    if (t.strides[i] != expected) return false;
+    expected *= t.shape[i];
+  }
+  return true;
+}
+
+bool has_overlap(const DlTensor& t) {
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] > 1 && t.strides[i] == 0) return true;
+  }
+  return false;
+}
+
+[[noreturn]] void refuse_object(nb::handle object, const char* role) {
+  throw UsageProblem(std::string(role) + " must be a torch tensor on the CPU, not " + name_of_type(object));
+}
+
+void check_device(nb::handle object, const DlTensor& t, const char* role) {
+  if (t.device.device_type == kCpu || t.device.device_type == kPinned) [[likely]]
+    return;
+  const std::string device = nb::cast<std::string>(nb::str(object.attr("device")));
+  throw UsageProblem(std::string(role) + " is on device " + device + ", but this group moves CPU tensors only; " +
+                     "pass tensor.cpu(), or make a group for that device");
+}
+
+void check_lazy_bits(nb::handle object, const char* role) {
+  if (nb::cast<bool>(object.attr("is_conj")()))
+    throw UsageProblem(std::string(role) + " is a lazy conjugate view; pass tensor.resolve_conj()");
+}
+
+}  // namespace
+
+Tensor view_tensor(nb::handle object, const char* role, Use use) {
+  const ExchangeTable* table = exchange_table(object.ptr()->ob_type);
+  if (table == nullptr) refuse_object(object, role);
+  DlTensor t;
+  if (table->view_from_python(object.ptr(), &t) != 0) {
+    nb::python_error error;
+    throw UsageProblem(std::string(role) + " can't be used: " + error.what());
+  }
+  check_device(object, t, role);
+  Tensor result;
+  TensorView& view = result.view;
+  view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
+  view.dtype = dtype_of(t.dtype);
+  if (is_complex(view.dtype)) check_lazy_bits(object, role);
+  view.count = 1;
+  result.num_dims = static_cast<std::uint32_t>(t.ndim);
+  for (int i = 0; i < t.ndim; ++i) {
+    view.count *= static_cast<std::uint64_t>(t.shape[i]);
+    if (i < static_cast<int>(kShapeDims)) result.shape[i] = static_cast<std::uint64_t>(t.shape[i]);
+  }
+  if (is_contiguous(t)) return result;
+  if (use == Use::kWrite && has_overlap(t))
+    throw UsageProblem(std::string(role) + " is an expanded view whose elements share memory; pass tensor.contiguous()");
+  view.shape.assign(t.shape, t.shape + t.ndim);
+  view.strides.assign(t.strides, t.strides + t.ndim);
+  return result;
+}
+
+std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use) {
+  if (!nb::isinstance<nb::list>(list) && !nb::isinstance<nb::tuple>(list))
+    throw UsageProblem(std::string(role) + " must be a list of tensors, not " + name_of_type(list));
+  std::vector<Tensor> tensors;
+  tensors.reserve(nb::len(list));
+  for (nb::handle item : list) tensors.push_back(view_tensor(item, role, use));
+  return tensors;
+}
+
+const char* dtype_name(DType dtype) noexcept {
+  static constexpr const char* names[] = {"bool",    "int8",    "uint8",    "int16",   "uint16",  "int32",     "uint32",
+                                          "int64",   "uint64",  "float16",  "bfloat16", "float32", "float64",   "complex64",
+                                          "complex128", "8-bit", "16-bit", "32-bit", "64-bit"};
+  return names[static_cast<std::size_t>(dtype)];
+}
+
+void describe(const Tensor& tensor, Call& call) noexcept {
+  call.dtype = tensor.view.dtype;
+  call.count = tensor.view.count;
+  call.num_dims = tensor.num_dims;
+  for (std::size_t i = 0; i < kShapeDims; ++i) call.shape[i] = tensor.shape[i];
+}
+
+}  // namespace phalanx::python

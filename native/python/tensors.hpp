@@ -1,0 +1,40 @@
+// Python tensors as plain views, through the DLPack exchange table that torch puts on its tensor type.
+//
+// No libtorch, no attribute look-ups per call: one C function fills a struct. That is what lets a Group call cost less
+// than a microsecond, and one build serve all torch versions.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../core/call.hpp"
+#include "../core/strided.hpp"
+
+namespace phalanx::python {
+
+namespace nb = nanobind;
+
+// The caller's mistake; becomes phalanx.UsageError.
+struct UsageProblem : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct Tensor {
+  TensorView view;
+  std::uint32_t num_dims = 0;
+  std::uint64_t shape[kShapeDims] = {};
+};
+
+enum class Use { kRead, kWrite };
+
+// Throws UsageProblem for anything that is not a CPU tensor, naming it by `role`.
+Tensor view_tensor(nb::handle object, const char* role, Use use);
+std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use);
+
+const char* dtype_name(DType dtype) noexcept;
+void describe(const Tensor& tensor, Call& call) noexcept;
+
+}  // namespace phalanx::python

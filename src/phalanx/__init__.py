@@ -1,0 +1,88 @@
+"""Distributed PyTorch on the machine in front of you.
+
+    import phalanx
+
+    def train():
+        group = phalanx.connect()
+        group.all_reduce(tensor)
+
+    phalanx.spawn(train, ranks=8)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phalanx.collectives import Group, ReduceOp, Work
+    from phalanx.errors import (
+        AbortedError,
+        ClosedError,
+        InternalError,
+        MismatchError,
+        OperationTimeoutError,
+        PeerDiedError,
+        PeerError,
+        PeerFailedError,
+        PeerLeftError,
+        PhalanxError,
+        RankFailedError,
+        SharedMemoryError,
+        UsageError,
+    )
+    from phalanx.groups.connect import connect
+    from phalanx.groups.current import current_group
+    from phalanx.launch.spawn import spawn
+
+_HOMES = {
+    "phalanx.collectives": ("Group", "ReduceOp", "Work"),
+    "phalanx.errors": (
+        "AbortedError",
+        "ClosedError",
+        "InternalError",
+        "MismatchError",
+        "OperationTimeoutError",
+        "PeerDiedError",
+        "PeerError",
+        "PeerFailedError",
+        "PeerLeftError",
+        "PhalanxError",
+        "RankFailedError",
+        "SharedMemoryError",
+        "UsageError",
+    ),
+    "phalanx.groups.connect": ("connect",),
+    "phalanx.groups.current": ("current_group",),
+    "phalanx.launch.spawn": ("spawn",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AbortedError",
+    "ClosedError",
+    "Group",
+    "InternalError",
+    "MismatchError",
+    "OperationTimeoutError",
+    "PeerDiedError",
+    "PeerError",
+    "PeerFailedError",
+    "PeerLeftError",
+    "PhalanxError",
+    "RankFailedError",
+    "ReduceOp",
+    "SharedMemoryError",
+    "UsageError",
+    "Work",
+    "connect",
+    "current_group",
+    "spawn",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import phalanx` costs nothing and needs no torch."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)

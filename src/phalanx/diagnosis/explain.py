@@ -1,0 +1,279 @@
+"""From the facts of a failed operation and a snapshot of the journal to an exception.
+
+Pure functions: no waiting, no I/O, so every message can be tested from literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.diagnosis import words
+from phalanx.errors import (
+    AbortedError,
+    ClosedError,
+    InternalError,
+    MismatchError,
+    OperationTimeoutError,
+    PeerDiedError,
+    PeerFailedError,
+    PeerLeftError,
+    PhalanxError,
+    UsageError,
+)
+
+Facts = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A group as one of its ranks sees it at the moment of trouble.
+
+    Attributes:
+        group: Its name.
+        rank: Who looks.
+        num_ranks: Its size.
+        rows: One row per rank: what it does, whether it lives.
+        entries: What each rank asked for in the operation that failed; None where it has not come.
+    """
+
+    group: str
+    rank: int
+    num_ranks: int
+    rows: Sequence[Row] = ()
+    entries: Sequence[Row | None] = ()
+
+
+def explain(facts: Facts, scene: Scene) -> PhalanxError:
+    """Make the error that belongs to the facts."""
+    return _EXPLAINERS.get(facts["kind"], _unknown)(facts, scene)
+
+
+def _title(facts: Facts, scene: Scene) -> str:
+    number = f" #{facts['seq']}" if facts.get("seq") else ""
+    return f'{facts["operation"]}{number} of group "{scene.group}"'
+
+
+def _here(facts: Facts, scene: Scene) -> str:
+    entry = scene.entries[scene.rank] if scene.entries else None
+    text = f"rank {scene.rank} of {scene.num_ranks}"
+    if entry is None:
+        return f"{text}, {facts['dtype']} {words.shape(facts['shape'])}" if facts.get("shape") else text
+    where = f", {words.place(entry['location'])}" if entry["location"] else ""
+    return f"{text} called {words.call(entry)}{where}"
+
+
+def _lines(*pairs: tuple[str, str]) -> str:
+    return "".join(f"\n  {label:<8} {text}" for label, text in pairs if text)
+
+
+def _error(
+    kind: type[PhalanxError], headline: str, lines: str, facts: Facts, scene: Scene, culprits: Sequence[int] = ()
+) -> PhalanxError:
+    return kind(
+        f"{_title(facts, scene)}: {headline}{lines}",
+        group=scene.group,
+        rank=scene.rank,
+        num_ranks=scene.num_ranks,
+        operation=facts["operation"],
+        sequence=facts.get("seq") or None,
+        culprits=tuple(culprits),
+    )
+
+
+def _process(scene: Scene, rank: int) -> str:
+    if not scene.rows or not 0 <= rank < len(scene.rows):
+        return f"rank {rank}"
+    row = scene.rows[rank]
+    return f"rank {rank}" if row["is_thread"] or not row["pid"] else f"rank {rank} (pid {row['pid']})"
+
+
+def _whereabouts(scene: Scene, rank: int) -> str:
+    """Say what a rank that has not come does instead, as far as the journal tells."""
+    row = scene.rows[rank]
+    if row["state"] == "absent":
+        return "has not joined the group"
+    if row["mail"] is not None:
+        peer = row["mail"]["root"]
+        other = "any rank" if peer < 0 else f"rank {peer}"
+        direction = "to" if row["mail"]["operation"] == "send" else "from"
+        return f"waits in {row['mail']['operation']} {direction} {other}, {words.place(row['mail']['location'])}"
+    entry = row["entry"]
+    if entry is None:
+        return "has not called anything yet"
+    where = f", {words.place(entry['location'])}" if entry["location"] else ""
+    when = words.seconds(max(entry["seconds_ago"], 0.0))
+    state = "left" if row["finished"] >= entry["seq"] else "is in"
+    return f"{state} {entry['operation']} #{entry['seq']}{where}, begun {when} ago"
+
+
+def _usage(facts: Facts, scene: Scene) -> PhalanxError:
+    return _error(UsageError, facts["text"], _lines(("here", f"rank {scene.rank} of {scene.num_ranks}")), facts, scene)
+
+
+def _closed(facts: Facts, scene: Scene) -> PhalanxError:
+    advice = "call it before close(), or make a new group with split() or phalanx.connect()"
+    return _error(ClosedError, "the group is closed", _lines(("do", advice)), facts, scene)
+
+
+def _forked(facts: Facts, scene: Scene) -> PhalanxError:
+    advice = "use the group in the process that made it; child processes make their own"
+    return _error(ClosedError, "this process was forked from the rank", _lines(("do", advice)), facts, scene)
+
+
+_FIELDS = (
+    ("operation", "operation", "call the same operations in the same order on every rank"),
+    ("dtype", "dtype", "give every rank the same dtype"),
+    ("op", "reduce operation", "give every rank the same op"),
+    ("root", "root", "give every rank the same root"),
+    ("shape", "shape", "give every rank the same shape, e.g. drop the last partial batch (drop_last=True)"),
+    ("count", "size", "give every rank the same sizes in the same order"),
+)
+
+
+def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
+    if facts["operation"] in ("send", "recv"):
+        return _message_mismatch(facts, scene)
+    if facts["text"].startswith("sizes "):
+        return _size_mismatch(facts, scene)
+    entries = {rank: entry for rank, entry in enumerate(scene.entries) if entry is not None}
+    mine = entries.get(scene.rank)
+    field, advice = "operation", _FIELDS[0][2]
+    for key, label, hint in _FIELDS:
+        if len({repr(entry[key]) for entry in entries.values()}) > 1:
+            field, advice = label, hint
+            break
+    others: dict[str, list[int]] = {}
+    for rank, entry in entries.items():
+        if mine is None or words.call(entry) != words.call(mine):
+            where = f", {words.place(entry['location'])}" if entry["location"] else ""
+            others.setdefault(f"called {words.call(entry)}{where}", []).append(rank)
+    pairs = [
+        ("differs", f"{_process(scene, ranks[0]) if len(ranks) == 1 else words.rank_list(ranks)} {text}")
+        for text, ranks in others.items()
+    ]
+    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
+    return _error(MismatchError, f"ranks disagree on {field}", lines, facts, scene, _minority(entries))
+
+
+def _minority(entries: Mapping[int, Row]) -> list[int]:
+    """Return the ranks that did not do what most did; all but rank 0's like when it is a tie."""
+    by_call: dict[str, list[int]] = {}
+    for rank, entry in entries.items():
+        by_call.setdefault(words.call(entry), []).append(rank)
+    if not by_call:
+        return []
+    most = max(by_call.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    return sorted(rank for ranks in by_call.values() if ranks is not most for rank in ranks)
+
+
+def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
+    _, sent, expected = facts["text"].split()
+    sender, receiver = facts["culprit"], facts["reporter"]
+    lines = _lines(
+        ("here", _here(facts, scene)),
+        ("differs", f"{_process(scene, sender)} sends {sent} bytes, rank {receiver} has room for {expected}"),
+        ("do", "let rank i's input split for rank j equal rank j's output split for rank i"),
+    )
+    return _error(MismatchError, "ranks disagree on split sizes", lines, facts, scene, [sender])
+
+
+def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
+    peer = facts["culprit"]
+    if facts["operation"] == "send":
+        told, advice = "has a buffer of another size or dtype", "let both sides use the same shape and dtype"
+    else:
+        _, size_bytes, _ = facts["text"].split()
+        told = f"sent {size_bytes} bytes of another size or dtype"
+        advice = "receive into a tensor of the sent shape and dtype"
+    own = f"rank {scene.rank} of {scene.num_ranks} has {facts['dtype']} {words.shape(facts['shape'])}"
+    lines = _lines(("here", own), ("differs", f"{_process(scene, peer)} {told}"), ("do", advice))
+    return _error(MismatchError, f"the message and the buffer differ (rank {peer})", lines, facts, scene, [peer])
+
+
+def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
+    after = f"timed out after {words.seconds(facts['timeout_s'])}"
+    if facts["operation"] in ("send", "recv"):
+        peer = facts["culprit"]
+        whom = "any rank" if peer < 0 else f"rank {peer}"
+        pair = ("waits for", f"{_process(scene, peer)}: {_whereabouts(scene, peer)}") if peer >= 0 and scene.rows else ("", "")
+        lines = _lines(("here", _here(facts, scene)), pair)
+        return _error(OperationTimeoutError, f"{after}, waiting for {whom}", lines, facts, scene, [peer] if peer >= 0 else [])
+    missing = _missing(facts, scene)
+    who = f"{words.rank_list(missing)} did not come" if missing else "the operation did not end"
+    if facts["reporter"] not in (scene.rank, -1):
+        after = f"rank {facts['reporter']} timed out"
+    pairs = [("missing", f"{_process(scene, rank)} {_whereabouts(scene, rank)}") for rank in missing[:8]]
+    advice = "find out why it is late, or give a longer timeout_s"
+    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
+    return _error(OperationTimeoutError, f"{after}, {who}", lines, facts, scene, missing)
+
+
+def _missing(facts: Facts, scene: Scene) -> list[int]:
+    if facts["text"] == "wait":
+        return []
+    late = [row["rank"] for row in scene.rows if row["arrived"] < facts["seq"] and row["rank"] != facts["reporter"]]
+    if late or facts["culprit"] < 0:
+        return late
+    return [facts["culprit"]]
+
+
+def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
+    rank = facts["culprit"]
+    status = scene.rows[rank]["exit_status"] if scene.rows else -1
+    lines = _lines(
+        ("here", _here(facts, scene)),
+        ("died", f"{_process(scene, rank)} {_whereabouts(scene, rank)}" if scene.rows else ""),
+        ("do", f"look at what rank {rank} printed last; go on without it with group.shrink()"),
+    )
+    error = _error(PeerDiedError, f"{_process(scene, rank)} {words.death(status)}", lines, facts, scene, [rank])
+    assert isinstance(error, PeerDiedError)
+    error.exit_code = status if 0 <= status < 256 else None
+    error.signal = status - 256 if status >= 256 else None
+    return error
+
+
+def _peer_left(facts: Facts, scene: Scene) -> PhalanxError:
+    rank = facts["culprit"]
+    lines = _lines(("here", _here(facts, scene)), ("do", "let every rank make the same calls before it closes the group"))
+    return _error(PeerLeftError, f"{_process(scene, rank)} closed the group", lines, facts, scene, [rank])
+
+
+def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
+    rank = facts["culprit"]
+    told = facts["text"].splitlines()[0] if facts["text"] else "an exception"
+    how = "had its arguments refused" if not facts["is_fatal"] else "raised"
+    lines = _lines(("here", _here(facts, scene)), ("do", f"mend the call on rank {rank}"))
+    return _error(PeerFailedError, f"{_process(scene, rank)} {how}: {told}", lines, facts, scene, [rank])
+
+
+def _aborted(facts: Facts, scene: Scene) -> PhalanxError:
+    rank = facts["culprit"]
+    why = f": {facts['text']}" if facts["text"] else ""
+    return _error(AbortedError, f"rank {rank} aborted the group{why}", _lines(("here", _here(facts, scene))), facts, scene, [rank])
+
+
+def _interrupted(facts: Facts, scene: Scene) -> PhalanxError:
+    rank = facts["culprit"]
+    lines = _lines(("here", _here(facts, scene)))
+    return _error(AbortedError, f"rank {rank} was interrupted", lines, facts, scene, [rank])
+
+
+def _unknown(facts: Facts, scene: Scene) -> PhalanxError:
+    return _error(InternalError, f"unknown trouble {dict(facts)}", "", facts, scene)
+
+
+_EXPLAINERS: dict[str, Callable[[Facts, Scene], PhalanxError]] = {
+    "usage": _usage,
+    "closed": _closed,
+    "forked": _forked,
+    "mismatch": _mismatch,
+    "timeout": _timeout,
+    "peer_died": _peer_died,
+    "peer_left": _peer_left,
+    "peer_failed": _peer_failed,
+    "aborted": _aborted,
+    "interrupted": _interrupted,
+}

@@ -1,0 +1,58 @@
+"""How ranks, shapes, places and deaths are written, the same way in every message."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Write ranks as "rank 3" or "ranks 0-2, 5"."""
+    ordered = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+
+
+def shape(value: Iterable[int]) -> str:
+    """Write a shape as torch does, without the class name."""
+    dims = tuple(value)
+    return f"({dims[0]},)" if len(dims) == 1 else "(" + ", ".join(map(str, dims)) + ")"
+
+
+def death(status: int) -> str:
+    """Say how a process ended; `status` is an exit code, 256 + signal, or negative when nobody knows."""
+    if status < 0:
+        return "died"
+    if status < 256:
+        return f"ended with exit code {status}"
+    try:
+        return f"was killed by {signal.Signals(status - 256).name} (signal {status - 256})"
+    except ValueError:
+        return f"was killed by signal {status - 256}"
+
+
+def place(location: str) -> str:
+    """Shorten a source location to its last folder and file."""
+    return "/".join(location.split("/")[-2:]) if location else ""
+
+
+def call(entry: Mapping[str, Any]) -> str:
+    """Say what a rank asked for: operation, reduction, dtype and shape."""
+    operation = entry["operation"]
+    if operation == "barrier":
+        return "barrier"
+    root = f" root {entry['root']}" if operation in ("broadcast", "reduce", "gather", "scatter") else ""
+    how = f" {entry['op']}" if operation in ("all_reduce", "reduce", "reduce_scatter") else ""
+    return f"{operation}{how}{root} {entry['dtype']} {shape(entry['shape'])}"
+
+
+def seconds(value: float) -> str:
+    """Write a duration briefly."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s"

@@ -1,0 +1,20 @@
+"""The native engine: shared-memory segments and the endpoints that ranks hold of them.
+
+Never imports torch: tensors reach the native code through the exchange table on their type.
+"""
+
+from __future__ import annotations
+
+from phalanx.engine._native import MAX_RANKS, GroupSegment, NativeWork, RankEndpoint, Segment, usable_cores
+from phalanx.engine.memory import create_group_segment, create_symmetric_segment
+
+__all__ = [
+    "MAX_RANKS",
+    "GroupSegment",
+    "NativeWork",
+    "RankEndpoint",
+    "Segment",
+    "create_group_segment",
+    "create_symmetric_segment",
+    "usable_cores",
+]

@@ -1,0 +1,87 @@
+"""Collectives of picklable values: sizes first, then the bytes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from phalanx.groups.shared_memory import SharedMemoryGroup
+
+
+def _pack(group: SharedMemoryGroup, operation: str, value: Any) -> torch.Tensor:
+    """Pickle a value; when that fails, peers must not wait for it."""
+    try:
+        data = pickle.dumps(value)
+    except Exception as error:
+        group.refuse(operation, f"{type(error).__name__}: {error}")
+        raise
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _unpack(data: torch.Tensor) -> Any:
+    return pickle.loads(data.numpy().tobytes())
+
+
+def all_gather_object(group: SharedMemoryGroup, value: Any) -> list[Any]:
+    """Return every rank's value, in rank order, on every rank."""
+    data = _pack(group, "all_gather", value)
+    sizes = torch.empty(group.size, dtype=torch.int64)
+    group.all_gather_single(sizes, torch.tensor([data.numel()]))
+    parts = [torch.empty(int(size), dtype=torch.uint8) for size in sizes]
+    group.all_gather(parts, data)
+    return [_unpack(part) for part in parts]
+
+
+def gather_object(group: SharedMemoryGroup, value: Any, root: int = 0) -> list[Any] | None:
+    """Return every rank's value on the root, None elsewhere."""
+    data = _pack(group, "all_gather", value)
+    sizes = torch.empty(group.size, dtype=torch.int64)
+    group.all_gather_single(sizes, torch.tensor([data.numel()]))
+    # Sizes differ, so the short ones are filled up: gather wants equal blocks.
+    block = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+    block[: data.numel()] = data
+    if group.rank != root:
+        group.gather(None, block, root)
+        return None
+    parts = [torch.empty_like(block) for _ in range(group.size)]
+    group.gather(parts, block, root)
+    return [_unpack(part[: int(size)]) for part, size in zip(parts, sizes, strict=True)]
+
+
+def broadcast_object(group: SharedMemoryGroup, value: Any = None, root: int = 0) -> Any:
+    """Return the root's value on every rank."""
+    is_root = group.rank == root
+    data = _pack(group, "broadcast", value) if is_root else torch.empty(0, dtype=torch.uint8)
+    size = torch.tensor([data.numel()])
+    group.broadcast(size, root)
+    if not is_root:
+        data = torch.empty(int(size), dtype=torch.uint8)
+    group.broadcast(data, root)
+    return value if is_root else _unpack(data)
+
+
+def scatter_object(group: SharedMemoryGroup, values: Sequence[Any] | None = None, root: int = 0) -> Any:
+    """Return the root's values[i] on rank i."""
+    if group.rank != root:
+        block_bytes, sizes = torch.empty(1, dtype=torch.int64), torch.empty(1, dtype=torch.int64)
+        group.broadcast(block_bytes, root)
+        group.scatter(sizes, None, root)
+        block = torch.empty(int(block_bytes), dtype=torch.uint8)
+        group.scatter(block, None, root)
+        return _unpack(block[: int(sizes)])
+    if values is None or len(values) != group.size:
+        given = "none" if values is None else str(len(values))
+        raise group.refuse("broadcast", f"scatter_object: the root must give {group.size} values, one per rank, not {given}")
+    parts = [_pack(group, "broadcast", value) for value in values]
+    block_bytes = torch.tensor([max(part.numel() for part in parts)])
+    group.broadcast(block_bytes, root)
+    own_size = torch.empty(1, dtype=torch.int64)
+    group.scatter(own_size, [torch.tensor([part.numel()]) for part in parts], root)
+    blocks = [torch.nn.functional.pad(part, (0, int(block_bytes) - part.numel())) for part in parts]
+    block = torch.empty(int(block_bytes), dtype=torch.uint8)
+    group.scatter(block, blocks, root)
+    return values[root]

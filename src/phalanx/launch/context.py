@@ -1,0 +1,52 @@
+"""What a rank started by spawn() knows of itself: set once by the launcher, read by connect()."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+
+@dataclass
+class LaunchContext:
+    """A rank's place in the world that spawn() started.
+
+    Attributes:
+        rank: Its number.
+        size: How many there are.
+        descriptor: The world's segment, attached by the first connect().
+        is_thread: Whether ranks are threads of one process.
+        meeting: Name under which later groups of this world meet.
+        connects: How many groups this rank has made of the world so far.
+    """
+
+    rank: int
+    size: int
+    descriptor: int
+    is_thread: bool
+    meeting: str
+    connects: Any = field(default_factory=count)
+
+
+# A rank is a thread or a process: in a process all threads share its context.
+_of_thread = threading.local()
+_of_process: list[LaunchContext] = []
+
+
+def set_thread_context(context: LaunchContext) -> None:
+    """Make the calling thread a rank."""
+    _of_thread.context = context
+
+
+def set_process_context(context: LaunchContext) -> None:
+    """Make this process a rank."""
+    _of_process[:] = [context]
+
+
+def current_context() -> LaunchContext | None:
+    """Return the context of the calling thread, else of the process."""
+    context: LaunchContext | None = getattr(_of_thread, "context", None)
+    if context is None and _of_process:
+        context = _of_process[0]
+    return context

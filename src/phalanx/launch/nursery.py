@@ -1,0 +1,87 @@
+"""The caller's end of the zygote: started with the first spawn(), kept warm, gone with the process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+from phalanx.errors import InternalError
+from phalanx.launch.rank_process import Job
+from phalanx.launch.zygote import send_job
+from phalanx.settings import copy_environment
+
+# Libraries that start threads when they are loaded, and how to stop them: a process with threads can't be forked safely.
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+_PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.argv[1]))"
+
+
+class ZygoteClient:
+    """A running zygote. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the control socket: one job at a time goes through it
+        self._owner = os.getpid()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=copy_environment(**_SINGLE_THREADED),
+                stdin=subprocess.DEVNULL,
+            )
+        self._control = ours
+        self._is_ready = False
+
+    def is_usable(self) -> bool:
+        """Tell whether it still runs and belongs to this process."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def start(self, job: Job, descriptors: list[int]) -> None:
+        """Have the ranks of a job forked.
+
+        Raises:
+            InternalError: The zygote could not be started.
+        """
+        with self._lock:
+            if not self._is_ready:
+                self._await_ready()
+            send_job(self._control, job, descriptors)
+
+    def close(self) -> None:
+        """End it, and with it any ranks it has."""
+        self._control.close()
+        if self._owner == os.getpid():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+
+    def _await_ready(self) -> None:
+        greeting = self._control.recv(8)
+        if len(greeting) < 8:
+            raise InternalError("the process that ranks are forked from did not start; see its output above")
+        (num_threads,) = struct.unpack("!Q", greeting)
+        if num_threads != 1:
+            raise InternalError(f"the process that ranks are forked from has {num_threads} threads, so it can't be forked")
+        self._is_ready = True
+
+
+_lock = threading.Lock()  # guards _shared
+_shared: list[ZygoteClient] = []
+
+
+def shared_zygote() -> ZygoteClient:
+    """Return this process's zygote, started if there is none. It costs one import of torch, so there is only one."""
+    with _lock:
+        if not _shared or not _shared[0].is_usable():
+            _shared[:] = [ZygoteClient()]
+        return _shared[0]
+
+
+def warm_up() -> None:
+    """Start the zygote now, so that the first spawn() does not wait for it."""
+    shared_zygote()

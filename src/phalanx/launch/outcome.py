@@ -1,0 +1,108 @@
+"""What became of the ranks: their results, or which failure to blame for the rest."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from phalanx.errors import AbortedError, OperationTimeoutError, PeerError, RankFailedError
+from phalanx.launch.rank_process import Report
+
+
+class RankTraceback(Exception):
+    """The traceback of the rank that failed, shown as the cause of what spawn() raises."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text
+
+
+@dataclass
+class Failure:
+    """One rank's end without a result."""
+
+    rank: int
+    report: Report | None  # None when it died without one
+    status: int  # exit code, or 256 + signal
+    when: float = field(default_factory=time.monotonic)
+
+    def exception(self) -> BaseException | None:
+        """Return what the rank raised, if it can be rebuilt."""
+        if self.report is None or not self.report.exception:
+            return None
+        error: BaseException = pickle.loads(self.report.exception)
+        return error
+
+    def is_consequence(self) -> bool:
+        """Tell whether it only failed because another rank had."""
+        return isinstance(self.exception(), (PeerError, AbortedError))
+
+    def headline(self) -> str:
+        """Say in a line what happened."""
+        if self.report is not None:
+            return self.report.description
+        if self.status >= 256:
+            return f"killed by {_signal_name(self.status - 256)}"
+        return f"ended with exit code {self.status} and no result"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def raise_first(failures: list[Failure], num_ranks: int) -> None:
+    """Raise for the failure that came first and was not caused by another.
+
+    Raises:
+        RankFailedError: The rank died, or its exception can't travel.
+        Exception: What the rank raised.
+    """
+    ordered = sorted(failures, key=lambda failure: (failure.is_consequence(), failure.when))
+    first = ordered[0]
+    others = [failure for failure in ordered[1:] if not failure.is_consequence()]
+    note = f"raised on rank {first.rank} of {num_ranks}"
+    if others:
+        note += "".join(f"\nrank {other.rank} failed too: {other.headline()}" for other in others[:8])
+    error = first.exception() or _rank_failed(first, num_ranks)
+    error.add_note(note)
+    if first.report is None:
+        raise error
+    raise error from RankTraceback(f"rank {first.rank} of {num_ranks}:\n{first.report.traceback}")
+
+
+def _rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
+    verb = "was " if failure.report is None and failure.status >= 256 else ""
+    verb = "raised " if failure.report is not None else verb
+    error = RankFailedError(
+        f"rank {failure.rank} of {num_ranks} {verb}{failure.headline()}",
+        rank=failure.rank,
+        num_ranks=num_ranks,
+        culprits=(failure.rank,),
+    )
+    error.exit_code = failure.status if failure.status < 256 else None
+    error.signal = failure.status - 256 if failure.status >= 256 else None
+    return error
+
+
+def too_slow(missing: list[int], num_ranks: int, timeout_s: float) -> OperationTimeoutError:
+    """Make the error for ranks that were not done in time."""
+    names = ", ".join(map(str, missing))
+    return OperationTimeoutError(
+        f"spawn: timed out after {timeout_s:.3g} s; of {num_ranks} ranks these were not done: {names}",
+        num_ranks=num_ranks,
+        culprits=tuple(missing),
+    )
+
+
+def unpack(results: dict[int, Report], num_ranks: int) -> list[Any]:
+    """Return the results in rank order."""
+    return [pickle.loads(results[rank].result or b"") for rank in range(num_ranks)]

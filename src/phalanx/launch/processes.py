@@ -1,0 +1,192 @@
+"""Ranks as processes: ask the zygote for them, collect their reports, end them when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import cloudpickle
+
+from phalanx.engine import GroupSegment
+from phalanx.errors import UsageError
+from phalanx.launch.nursery import shared_zygote
+from phalanx.launch.outcome import Failure, raise_first, too_slow, unpack
+from phalanx.launch.rank_process import Job, Report
+from phalanx.settings import copy_environment, torch_threads
+
+Task = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def run_processes(
+    task: Task,
+    num_ranks: int,
+    segment: GroupSegment,
+    meeting: str,
+    num_threads: int,
+    timeout_s: float | None,
+    grace_s: float,
+) -> list[Any]:
+    """Run the task on that many processes.
+
+    Raises:
+        UsageError: The function or its arguments can't be pickled.
+        Exception: As spawn().
+    """
+    try:
+        payload = cloudpickle.dumps(task)
+    except Exception as error:
+        raise UsageError(f"spawn: the function or its arguments can't be sent to the ranks: {error}") from error
+    job = Job(
+        num_ranks=num_ranks,
+        payload=payload,
+        environment=copy_environment(),
+        folder=os.getcwd(),
+        path=list(sys.path),
+        arguments=list(sys.argv),
+        meeting=meeting,
+        num_threads=torch_threads(num_threads),
+    )
+    with _Watch(num_ranks, segment, grace_s) as watch:
+        watch.start(job)
+        return watch.run(timeout_s)
+
+
+class _Watch:
+    """The caller's view of running ranks. Leaving it ends them all."""
+
+    def __init__(self, num_ranks: int, segment: GroupSegment, grace_s: float) -> None:
+        self._num_ranks = num_ranks
+        self._segment = segment
+        self._grace_s = grace_s
+        self._selector = selectors.DefaultSelector()
+        self._socket, self._zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._parts: dict[int, bytearray] = {rank: bytearray() for rank in range(num_ranks)}
+        self._reports: dict[int, Report] = {}
+        self._failures: dict[int, Failure] = {}
+        self._running = set(range(num_ranks))
+        self._pids: dict[int, int] = {}
+        self._kill_at: float | None = None
+        self._has_terminated = False
+
+    def __enter__(self) -> _Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, int):
+                os.close(key.fd)
+        self._selector.close()
+        self._socket.close()  # the zygote ends what still runs
+        self._segment.close_descriptor()
+
+    def start(self, job: Job) -> None:
+        pipes = [os.pipe() for _ in range(self._num_ranks)]
+        streams = [_stream_descriptor(number) for number in range(3)]
+        try:
+            writers = [writer for _, writer in pipes]
+            shared = [self._zygote_socket.fileno(), self._segment.descriptor, *streams]
+            shared_zygote().start(job, [*shared, *writers])
+        finally:
+            for _, writer in pipes:
+                os.close(writer)
+            self._zygote_socket.close()
+            for rank, (reader, _) in enumerate(pipes):
+                self._selector.register(reader, selectors.EVENT_READ, rank)
+            self._selector.register(self._socket, selectors.EVENT_READ)
+            for descriptor in streams:
+                os.close(descriptor)
+
+    def run(self, timeout_s: float | None) -> list[Any]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._running or any(isinstance(key.data, int) for key in self._selector.get_map().values()):
+            for key, _ in self._selector.select(self._patience(deadline)):
+                if isinstance(key.data, int):
+                    self._read_report(key.fd, key.data)
+                else:
+                    self._read_event()
+            now = time.monotonic()
+            if deadline is not None and now > deadline and not self._failures:
+                raise too_slow(sorted(self._running), self._num_ranks, timeout_s or 0)
+            if self._kill_at is not None and now > self._kill_at:
+                self._end_ranks()
+        if self._failures:
+            raise_first(list(self._failures.values()), self._num_ranks)
+        return unpack(self._reports, self._num_ranks)
+
+    def _patience(self, deadline: float | None) -> float | None:
+        moments = [moment for moment in (deadline, self._kill_at) if moment is not None]
+        return max(0.0, min(moments) - time.monotonic()) + 0.001 if moments else None
+
+    def _read_report(self, descriptor: int, rank: int) -> None:
+        part = os.read(descriptor, 1 << 20)
+        self._parts[rank] += part
+        if part:
+            return
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        if not self._parts[rank]:
+            return  # it died; its status comes from the zygote
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            report: Report = pickle.loads(self._parts[rank])
+            self._reports[rank] = report
+            if report.exception is not None:
+                self._fail(Failure(rank, report, 1), report.description)
+
+    def _read_event(self) -> None:
+        message = self._socket.recv(1 << 20)
+        if not message:
+            # The zygote is gone, and its ranks with it.
+            for rank in list(self._running):
+                self._end(rank, 256 + signal.SIGKILL)
+            self._selector.unregister(self._socket)
+            return
+        event = pickle.loads(message)
+        if event[0] == "started":
+            self._pids = event[1]
+        else:
+            self._end(event[1], event[2])
+
+    def _end(self, rank: int, status: int) -> None:
+        self._running.discard(rank)
+        self._segment.declare_dead(rank, status)
+        if rank not in self._reports and rank not in self._failures and not self._drain(rank):
+            self._fail(Failure(rank, None, status), "")
+
+    def _drain(self, rank: int) -> bool:
+        """Read what a rank that has just ended still has in its pipe."""
+        for key in list(self._selector.get_map().values()):
+            if key.data == rank:
+                while key.fd in self._selector.get_map():
+                    self._read_report(key.fd, rank)
+        return rank in self._reports
+
+    def _fail(self, failure: Failure, told: str) -> None:
+        self._failures[failure.rank] = failure
+        if told:
+            self._segment.fail(failure.rank, told)
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._grace_s
+
+    def _end_ranks(self) -> None:
+        """First ask, then insist."""
+        number = signal.SIGKILL if self._has_terminated else signal.SIGTERM
+        for rank in self._running:
+            if rank in self._pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pids[rank], number)
+        self._kill_at = None if self._has_terminated else time.monotonic() + self._grace_s
+        self._has_terminated = True
+
+
+def _stream_descriptor(number: int) -> int:
+    try:
+        return os.dup(number)
+    except OSError:  # closed in this process
+        return os.open(os.devnull, os.O_RDWR)

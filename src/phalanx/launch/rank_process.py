@@ -1,0 +1,126 @@
+"""What a rank's process does from fork to exit: put itself in order, run the function, report, end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from phalanx.launch.context import LaunchContext, set_process_context
+from phalanx.settings import replace_environment
+
+_PR_SET_PDEATHSIG = 1
+FAILED_EXIT_CODE = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What spawn() asks the zygote for.
+
+    Attributes:
+        num_ranks: How many processes to fork.
+        payload: The function and its arguments, pickled by cloudpickle.
+        environment: Variables for the ranks.
+        folder: Working directory.
+        path: Python's module search path.
+        arguments: What sys.argv shall be.
+        meeting: Name of the world's meeting place.
+        num_threads: Threads torch may use in each rank.
+    """
+
+    num_ranks: int
+    payload: bytes
+    environment: dict[str, str]
+    folder: str
+    path: list[str]
+    arguments: list[str]
+    meeting: str
+    num_threads: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a rank's function ended: a pickled result, or an exception."""
+
+    result: bytes | None = None
+    exception: bytes | None = None
+    description: str = ""
+    traceback: str = ""
+
+
+def run_rank(rank: int, job: Job, descriptors: list[int]) -> NoReturn:
+    """Be rank `rank`; `descriptors` are segment, standard streams, and the pipe for the report. Never returns."""
+    code = FAILED_EXIT_CODE
+    try:
+        segment, stdin, stdout, stderr, pipe = descriptors
+        _become_rank(job, (stdin, stdout, stderr))
+        set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting))
+        report = _run(job)
+        code = 0 if report.exception is None else FAILED_EXIT_CODE
+        _flush()
+        with os.fdopen(pipe, "wb") as stream:
+            pickle.dump(report, stream)
+        atexit._run_exitfuncs()
+        threading._shutdown()  # type: ignore[attr-defined]
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else FAILED_EXIT_CODE
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _become_rank(job: Job, streams: tuple[int, int, int]) -> None:
+    # The zygote's death must not leave ranks behind; its children are forked by its only thread.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+    replace_environment(job.environment)
+    os.chdir(job.folder)
+    sys.path[:] = job.path
+    sys.argv[:] = job.arguments
+    torch: Any = sys.modules["torch"]
+    torch.set_num_threads(job.num_threads)
+
+
+def _run(job: Job) -> Report:
+    try:
+        function, args, kwargs = pickle.loads(job.payload)
+        return Report(result=cloudpickle.dumps(function(*args, **kwargs)))
+    except SystemExit as request:
+        if request.code in (None, 0):
+            return Report(result=cloudpickle.dumps(None))
+        return describe_failure(request)
+    except BaseException as error:
+        return describe_failure(error)
+
+
+def describe_failure(error: BaseException) -> Report:
+    """Pack an exception so that the caller of spawn() can raise it."""
+    text = "".join(traceback.format_exception(error))
+    description = traceback.format_exception_only(error)[-1].strip()
+    try:
+        packed = cloudpickle.dumps(error)
+        pickle.loads(packed)  # some exceptions can be pickled but not rebuilt
+    except Exception:
+        packed = b""
+    return Report(exception=packed, description=description, traceback=text)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

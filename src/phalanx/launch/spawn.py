@@ -1,0 +1,67 @@
+"""Run a function on several ranks and bring back every rank's result, or the exception of the one that failed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from phalanx.engine import MAX_RANKS, create_group_segment, usable_cores
+from phalanx.errors import UsageError
+from phalanx.launch.processes import run_processes
+from phalanx.launch.threads import run_threads
+from phalanx.settings import read_settings
+
+WORLD_NAME = "world"
+
+
+def spawn(
+    function: Callable[..., Any],
+    *,
+    ranks: int,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    kind: Literal["process", "thread"] = "process",
+    timeout_s: float | None = None,
+) -> list[Any]:
+    """Call `function(*args, **kwargs)` on every rank; inside it, `phalanx.connect()` gives the group.
+
+    Processes are forked from one that has imported torch and runs a single thread, so they start in milliseconds; the
+    first call starts that one. The function travels by cloudpickle: lambdas, closures and `__main__` are fine.
+
+    Args:
+        function: What to run.
+        ranks: How many ranks.
+        args: Positional arguments, the same for every rank.
+        kwargs: Keyword arguments, the same for every rank.
+        kind: Ranks as processes, or as threads of this process.
+        timeout_s: End the ranks and raise when they take longer; no limit when not given.
+
+    Returns:
+        The results, in rank order.
+
+    Raises:
+        UsageError: An argument is not possible.
+        RankFailedError: A rank was killed or ended early.
+        OperationTimeoutError: The ranks were not done in time.
+        Exception: What a rank raised, with that rank's traceback as its cause.
+    """
+    _check(function, ranks, kind, timeout_s)
+    settings = read_settings()
+    segment = create_group_segment(WORLD_NAME, ranks, crowd=ranks)
+    meeting = f"world {os.getpid()}-{secrets.token_hex(8)}"
+    run = run_processes if kind == "process" else run_threads
+    num_threads = max(1, usable_cores() // ranks)
+    return run((function, tuple(args), dict(kwargs or {})), ranks, segment, meeting, num_threads, timeout_s, settings.grace_s)
+
+
+def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:
+    if not callable(function):
+        raise UsageError(f"spawn: the function must be callable, not {type(function).__name__}")
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MAX_RANKS:
+        raise UsageError(f"spawn: ranks is {ranks!r}; give a whole number from 1 to {MAX_RANKS}")
+    if kind not in ("process", "thread"):
+        raise UsageError(f'spawn: kind is {kind!r}; give "process" or "thread"')
+    if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
+        raise UsageError(f"spawn: timeout_s is {timeout_s!r}; give a positive number of seconds")

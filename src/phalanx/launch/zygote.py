@@ -1,0 +1,172 @@
+"""The process that ranks are forked from: it has imported torch, runs one thread, and does nothing else.
+
+    caller  --(control socket: jobs)-->  zygote  --fork-->  ranks
+            <-(a socket per job: pids, exits)--
+
+The end of the control socket is the end of the zygote; the end of a job's socket is the end of that job's ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import selectors
+import signal
+import socket
+import struct
+from typing import Any
+
+from phalanx.launch.rank_process import Job, run_rank
+
+_LENGTH = struct.Struct("!Q")
+_FDS_PER_MESSAGE = 200
+PRELOADED = ("torch", "phalanx.groups")
+
+
+def send_job(control: socket.socket, job: Job, descriptors: list[int]) -> None:
+    """Send a job with its descriptors: job socket, segment, three streams, then a pipe per rank."""
+    body = pickle.dumps(job)
+    control.sendall(_LENGTH.pack(len(body)) + _LENGTH.pack(len(descriptors)))
+    for start in range(0, len(descriptors), _FDS_PER_MESSAGE):
+        socket.send_fds(control, [b"d"], descriptors[start : start + _FDS_PER_MESSAGE])
+    control.sendall(body)
+
+
+def _receive_exactly(control: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = control.recv(min(count - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def _receive_job(control: socket.socket) -> tuple[Job, list[int]]:
+    header = _receive_exactly(control, 2 * _LENGTH.size)
+    (body_bytes,), (num_descriptors,) = _LENGTH.unpack(header[:8]), _LENGTH.unpack(header[8:])
+    descriptors: list[int] = []
+    while len(descriptors) < num_descriptors:
+        marker, some, _, _ = socket.recv_fds(control, 1, _FDS_PER_MESSAGE)
+        if not marker:
+            raise EOFError
+        descriptors += some
+    job: Job = pickle.loads(_receive_exactly(control, body_bytes))
+    return job, descriptors
+
+
+class _Nursery:
+    """The ranks of one job."""
+
+    def __init__(self, job: Job, report: socket.socket, descriptors: list[int]) -> None:
+        self.report = report
+        self.ranks: dict[int, int] = {}  # pid to rank
+        shared, pipes = descriptors[:4], descriptors[4:]
+        for rank in range(job.num_ranks):
+            pid = os.fork()
+            if pid == 0:
+                for other, pipe in enumerate(pipes):
+                    if other != rank:
+                        os.close(pipe)
+                report.close()
+                run_rank(rank, job, [*shared, pipes[rank]])
+            os.setpgid(pid, pid)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
+            self.ranks[pid] = rank
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._tell(("started", {rank: pid for pid, rank in self.ranks.items()}))
+
+    def bury(self, pid: int, status: int) -> None:
+        """Report a rank's end, and end what it left behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        rank = self.ranks.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        self._tell(("ended", rank, code if code >= 0 else 256 - code))
+
+    def kill(self) -> None:
+        """End all ranks at once."""
+        for pid in self.ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _tell(self, message: tuple[Any, ...]) -> None:
+        with contextlib.suppress(OSError):  # the caller has gone: its end is noticed elsewhere
+            self.report.send(pickle.dumps(message))
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+        self._nurseries: list[_Nursery] = []
+        self._wakeup, wakeup_writer = socket.socketpair()
+        wakeup_writer.setblocking(False)
+        self._wakeup.setblocking(False)
+        self._wakeup_writer = wakeup_writer
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_writer.fileno())
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is self._control:
+                        self._start_job()
+                    elif key.fileobj is self._wakeup:
+                        self._reap()
+                    else:
+                        self._end_job(key.data)
+        for nursery in self._nurseries:
+            nursery.kill()
+
+    def _start_job(self) -> None:
+        job, descriptors = _receive_job(self._control)
+        report = socket.socket(fileno=descriptors[0])
+        signal.set_wakeup_fd(-1)  # children must not write into it
+        nursery = _Nursery(job, report, descriptors[1:])
+        signal.set_wakeup_fd(self._wakeup_writer.fileno())
+        self._nurseries.append(nursery)
+        self._selector.register(report, selectors.EVENT_READ, nursery)
+        self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup.recv(4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for nursery in self._nurseries:
+                if pid in nursery.ranks:
+                    nursery.bury(pid, status)
+
+    def _end_job(self, nursery: _Nursery) -> None:
+        """The caller closed the job's socket: it has all it wants, or it is dead."""
+        self._selector.unregister(nursery.report)
+        nursery.report.close()
+        nursery.kill()
+        for pid in list(nursery.ranks):
+            os.waitpid(pid, 0)
+        self._nurseries.remove(nursery)
+
+
+def main(descriptor: int) -> None:
+    """Import what ranks need, say so, and fork them on demand until the caller is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=descriptor)
+    for name in PRELOADED:
+        importlib.import_module(name)
+    num_threads = len(os.listdir("/proc/self/task"))
+    control.sendall(_LENGTH.pack(num_threads))
+    if num_threads == 1:
+        _Zygote(control).run()
+    os._exit(0)
+

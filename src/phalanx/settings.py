@@ -1,0 +1,119 @@
+"""What the environment says: the only place that reads it.
+
+An argument beats the environment, the environment beats the default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phalanx.errors import UsageError
+
+DEFAULT_TIMEOUT_S = 600.0
+DEFAULT_GRACE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Values a user may change.
+
+    Attributes:
+        timeout_s: How long an operation waits for its peers (PHALANX_TIMEOUT_S).
+        grace_s: How long ranks may take to end by themselves after one failed (PHALANX_GRACE_S).
+    """
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    grace_s: float = DEFAULT_GRACE_S
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings.
+
+    Raises:
+        UsageError: A variable does not hold a positive number.
+    """
+    return Settings(
+        timeout_s=_positive(environment, "PHALANX_TIMEOUT_S", DEFAULT_TIMEOUT_S),
+        grace_s=_positive(environment, "PHALANX_GRACE_S", DEFAULT_GRACE_S),
+    )
+
+
+def copy_environment(**changes: str) -> dict[str, str]:
+    """Return all variables, for a process to be started."""
+    return {**os.environ, **changes}
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Make these the variables of this process: a forked rank takes over those of its caller."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def torch_threads(default: int) -> int:
+    """Return how many threads torch shall use in a rank: OMP_NUM_THREADS, as everywhere, else the default."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdigit() and int(text) > 0 else default
+
+
+def _positive(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if value <= 0:
+        raise UsageError(f'{name} is "{text}"; give a positive number of seconds')
+    return value
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a launcher put this process.
+
+    Attributes:
+        rank: Number of this process among all.
+        size: How many there are.
+        meeting: A name that all of them, and nobody else, derive from the environment.
+    """
+
+    rank: int
+    size: int
+    meeting: str
+
+
+def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> Placement | None:
+    """Read what torchrun or mpiexec told this process; None when nothing did.
+
+    Args:
+        environment: The variables to read.
+        parent: Process id of the launcher's local agent, which tells jobs of one mpiexec from another's.
+
+    Raises:
+        UsageError: The variables contradict each other.
+    """
+    job = os.getppid() if parent is None else parent
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        keys = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+        meeting = "torchrun:" + ":".join(environment.get(key, "") for key in keys)
+        return _placement(environment, "RANK", "WORLD_SIZE", meeting)
+    if "OMPI_COMM_WORLD_RANK" in environment:
+        meeting = f"ompi:{environment.get('PMIX_NAMESPACE', job)}"
+        return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting)
+    if "PMI_RANK" in environment:
+        return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
+    return None
+
+
+def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> Placement:
+    try:
+        rank, size = int(environment[rank_name]), int(environment[size_name])
+    except (KeyError, ValueError):
+        rank, size = -1, 0
+    if not 0 <= rank < size:
+        given = f"{rank_name}={environment.get(rank_name)} {size_name}={environment.get(size_name)}"
+        raise UsageError(f"the environment says {given}; the rank must be from 0 to the size less 1")
+    return Placement(rank, size, f"{meeting}:{size}")

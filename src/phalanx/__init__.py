@@ -1,12 +1,12 @@
 """Distributed PyTorch on the machine in front of you.
 
-    import phalanx
+import phalanx
 
-    def train():
-        group = phalanx.connect()
-        group.all_reduce(tensor)
+def train():
+    group = phalanx.connect()
+    group.all_reduce(tensor)
 
-    phalanx.spawn(train, ranks=8)
+phalanx.spawn(train, ranks=8)
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Every exception phalanx raises.
 
-    PhalanxError
-    ├── UsageError              the caller's mistake, noticed before anything was sent   (also a ValueError)
-    │   └── ClosedError         the group was closed before this call
-    ├── MismatchError           ranks called different things
-    ├── OperationTimeoutError   somebody did not come in time                            (also a TimeoutError)
-    ├── PeerError               another rank can't go on
-    │   ├── PeerDiedError       its process ended
-    │   ├── PeerFailedError     it raised an exception, or its arguments were refused
-    │   └── PeerLeftError       it closed the group
-    ├── AbortedError            somebody called abort()
-    ├── SharedMemoryError       the machine has not enough memory                        (also a MemoryError)
-    ├── RankFailedError         a rank started by spawn() failed and its own exception can't be shown as itself
-    └── InternalError           a bug in phalanx
+PhalanxError
+├── UsageError              the caller's mistake, noticed before anything was sent   (also a ValueError)
+│   └── ClosedError         the group was closed before this call
+├── MismatchError           ranks called different things
+├── OperationTimeoutError   somebody did not come in time                            (also a TimeoutError)
+├── PeerError               another rank can't go on
+│   ├── PeerDiedError       its process ended
+│   ├── PeerFailedError     it raised an exception, or its arguments were refused
+│   └── PeerLeftError       it closed the group
+├── AbortedError            somebody called abort()
+├── SharedMemoryError       the machine has not enough memory                        (also a MemoryError)
+├── RankFailedError         a rank started by spawn() failed and its own exception can't be shown as itself
+└── InternalError           a bug in phalanx
 """
 
 from __future__ import annotations

@@ -198,9 +198,15 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if facts["operation"] in ("send", "recv"):
         peer = facts["culprit"]
         whom = "any rank" if peer < 0 else f"rank {peer}"
-        pair = ("waits for", f"{_process(scene, peer)}: {_whereabouts(scene, peer)}") if peer >= 0 and scene.rows else ("", "")
+        pair = (
+            ("waits for", f"{_process(scene, peer)}: {_whereabouts(scene, peer)}")
+            if peer >= 0 and scene.rows
+            else ("", "")
+        )
         lines = _lines(("here", _here(facts, scene)), pair)
-        return _error(OperationTimeoutError, f"{after}, waiting for {whom}", lines, facts, scene, [peer] if peer >= 0 else [])
+        return _error(
+            OperationTimeoutError, f"{after}, waiting for {whom}", lines, facts, scene, [peer] if peer >= 0 else []
+        )
     missing = _missing(facts, scene)
     who = f"{words.rank_list(missing)} did not come" if missing else "the operation did not end"
     if facts["reporter"] not in (scene.rank, -1):
@@ -237,7 +243,9 @@ def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
 
 def _peer_left(facts: Facts, scene: Scene) -> PhalanxError:
     rank = facts["culprit"]
-    lines = _lines(("here", _here(facts, scene)), ("do", "let every rank make the same calls before it closes the group"))
+    lines = _lines(
+        ("here", _here(facts, scene)), ("do", "let every rank make the same calls before it closes the group")
+    )
     return _error(PeerLeftError, f"{_process(scene, rank)} closed the group", lines, facts, scene, [rank])
 
 
@@ -252,7 +260,9 @@ def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
 def _aborted(facts: Facts, scene: Scene) -> PhalanxError:
     rank = facts["culprit"]
     why = f": {facts['text']}" if facts["text"] else ""
-    return _error(AbortedError, f"rank {rank} aborted the group{why}", _lines(("here", _here(facts, scene))), facts, scene, [rank])
+    return _error(
+        AbortedError, f"rank {rank} aborted the group{why}", _lines(("here", _here(facts, scene))), facts, scene, [rank]
+    )
 
 
 def _interrupted(facts: Facts, scene: Scene) -> PhalanxError:

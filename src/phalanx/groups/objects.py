@@ -75,7 +75,9 @@ def scatter_object(group: SharedMemoryGroup, values: Sequence[Any] | None = None
         return _unpack(block[: int(sizes)])
     if values is None or len(values) != group.size:
         given = "none" if values is None else str(len(values))
-        raise group.refuse("broadcast", f"scatter_object: the root must give {group.size} values, one per rank, not {given}")
+        raise group.refuse(
+            "broadcast", f"scatter_object: the root must give {group.size} values, one per rank, not {given}"
+        )
     parts = [_pack(group, "broadcast", value) for value in values]
     block_bytes = torch.tensor([max(part.numel() for part in parts)])
     group.broadcast(block_bytes, root)

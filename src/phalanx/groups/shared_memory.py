@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-import phalanx.groups.objects as objects
 from phalanx.collectives import Timeout
 from phalanx.diagnosis import Scene, explain
 from phalanx.engine import RankEndpoint, create_group_segment, create_symmetric_segment
 from phalanx.errors import PhalanxError, UsageError
+from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.launch.meeting import Gathering, Outcome, meet
@@ -30,18 +30,14 @@ class SharedMemoryGroup(RankEndpoint):
     Several threads may use it; each rank's collectives run in the order in which they were called.
     """
 
-    def __init__(
-        self, descriptor: int, rank: int, *, ranks: Sequence[int], is_thread: bool, timeout_s: float
-    ) -> None:
+    def __init__(self, descriptor: int, rank: int, *, ranks: Sequence[int], is_thread: bool, timeout_s: float) -> None:
         """Attach to a segment as `rank`; phalanx.connect() and the methods below do that for you.
 
         Raises:
             RuntimeError: The segment is not a group's, or the rank is taken.
         """
         this = weakref.ref(self)
-        super().__init__(
-            descriptor, rank, is_thread, timeout_s, _PACKAGE_FOLDER, lambda facts: _explain(this(), facts)
-        )
+        super().__init__(descriptor, rank, is_thread, timeout_s, _PACKAGE_FOLDER, lambda facts: _explain(this(), facts))
         self._ranks = tuple(ranks)
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()

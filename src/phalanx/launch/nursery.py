@@ -66,7 +66,9 @@ class ZygoteClient:
             raise InternalError("the process that ranks are forked from did not start; see its output above")
         (num_threads,) = struct.unpack("!Q", greeting)
         if num_threads != 1:
-            raise InternalError(f"the process that ranks are forked from has {num_threads} threads, so it can't be forked")
+            raise InternalError(
+                f"the process that ranks are forked from has {num_threads} threads, so it can't be forked"
+            )
         self._is_ready = True
 
 

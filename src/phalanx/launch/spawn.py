@@ -53,7 +53,9 @@ def spawn(
     meeting = f"world {os.getpid()}-{secrets.token_hex(8)}"
     run = run_processes if kind == "process" else run_threads
     num_threads = max(1, usable_cores() // ranks)
-    return run((function, tuple(args), dict(kwargs or {})), ranks, segment, meeting, num_threads, timeout_s, settings.grace_s)
+    return run(
+        (function, tuple(args), dict(kwargs or {})), ranks, segment, meeting, num_threads, timeout_s, settings.grace_s
+    )
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:

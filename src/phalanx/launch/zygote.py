@@ -169,4 +169,3 @@ def main(descriptor: int) -> None:
     if num_threads == 1:
         _Zygote(control).run()
     os._exit(0)
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from phalanx.errors import UsageError
 
@@ -117,3 +118,9 @@ def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, m
         given = f"{rank_name}={environment.get(rank_name)} {size_name}={environment.get(size_name)}"
         raise UsageError(f"the environment says {given}; the rank must be from 0 to the size less 1")
     return Placement(rank, size, f"{meeting}:{size}")
+
+
+def cache_folder() -> Path:
+    """Return where things that can be made again may be kept (XDG_CACHE_HOME)."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "phalanx"

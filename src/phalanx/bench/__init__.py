@@ -1,0 +1,1 @@
+"""Measure phalanx beside Gloo, OpenMPI and MPICH: one run, interleaved, correctness first."""

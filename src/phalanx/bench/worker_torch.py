@@ -1,0 +1,175 @@
+"""A rank of phalanx or of torch's Gloo: takes orders over a Unix socket, times calls, answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import phalanx.groups as groups
+from phalanx.bench.cases import ITEM_BYTES
+
+Prepared = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], bool]]
+
+
+def _pattern(count: int, rank: int) -> torch.Tensor:
+    return (torch.arange(count) % 97 + rank + 1).float()
+
+
+class _Contender:
+    """The calls of one engine, under common names."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.calls: dict[str, Callable[..., Any]] = {}
+
+    def prepare(self, operation: str, size: int) -> Prepared:
+        """Return a call, its arguments, and a check of its effect after one call."""
+        count = max(size // ITEM_BYTES, 1)
+        part = max(count // self.ranks, 1)
+        return getattr(self, f"_{operation}")(count, part)  # type: ignore[no-any-return]
+
+    def _all_reduce(self, count: int, _: int) -> Prepared:
+        data = _pattern(count, self.rank)
+        want = torch.stack([_pattern(count, rank) for rank in range(self.ranks)]).sum(0)
+        return self.calls["all_reduce"], (data,), lambda: torch.equal(data, want)
+
+    def _all_gather(self, _: int, part: int) -> Prepared:
+        output, inputs = torch.zeros(part * self.ranks), _pattern(part, self.rank)
+        want = torch.cat([_pattern(part, rank) for rank in range(self.ranks)])
+        return self.calls["all_gather"], (output, inputs), lambda: torch.equal(output, want)
+
+    def _reduce_scatter(self, _: int, part: int) -> Prepared:
+        output, inputs = torch.zeros(part), _pattern(part * self.ranks, self.rank)
+        whole = torch.stack([_pattern(part * self.ranks, rank) for rank in range(self.ranks)]).sum(0)
+        want = whole[self.rank * part : (self.rank + 1) * part]
+        return self.calls["reduce_scatter"], (output, inputs), lambda: torch.equal(output, want)
+
+    def _broadcast(self, count: int, _: int) -> Prepared:
+        data = _pattern(count, self.rank)
+        return self.calls["broadcast"], (data, 0), lambda: torch.equal(data, _pattern(count, 0))
+
+    def _all_to_all(self, _: int, part: int) -> Prepared:
+        output, inputs = torch.zeros(part * self.ranks), _pattern(part * self.ranks, self.rank)
+        mine = slice(self.rank * part, (self.rank + 1) * part)
+        want = torch.cat([_pattern(part * self.ranks, rank)[mine] for rank in range(self.ranks)])
+        return self.calls["all_to_all"], (output, inputs), lambda: torch.equal(output, want)
+
+    def _barrier(self, *_: int) -> Prepared:
+        return self.calls["barrier"], (), lambda: True
+
+    def _send_recv(self, count: int, _: int) -> Prepared:
+        peer = self.rank ^ 1
+        data, received = _pattern(count, self.rank), torch.zeros(count)
+        send, recv = self.calls["send"], self.calls["recv"]
+
+        def exchange_first() -> None:
+            send(data, peer)
+            recv(received, peer)
+
+        def exchange_second() -> None:
+            recv(received, peer)
+            send(data, peer)
+
+        call = exchange_first if self.rank % 2 == 0 else exchange_second
+        return call, (), lambda: torch.equal(received, _pattern(count, peer))
+
+
+class Phalanx(_Contender):
+    """The Python Group, called as a user would."""
+
+    def __init__(self, group: groups.SharedMemoryGroup) -> None:
+        super().__init__(group.rank, group.size)
+        self.group = group
+        self.calls = {
+            "all_reduce": group.all_reduce,
+            "all_gather": group.all_gather_single,
+            "reduce_scatter": group.reduce_scatter_single,
+            "broadcast": group.broadcast,
+            "all_to_all": group.all_to_all_single,
+            "barrier": group.barrier,
+            "send": group.send,
+            "recv": group.recv,
+        }
+
+    def _symmetric_all_reduce(self, count: int, _: int) -> Prepared:
+        data = self.group.empty(count)
+        data.copy_(_pattern(count, self.rank))
+        want = torch.stack([_pattern(count, rank) for rank in range(self.ranks)]).sum(0)
+        return self.group.all_reduce, (data,), lambda: torch.equal(data, want)
+
+    def _reference_copy(self, count: int, _: int) -> Prepared:
+        """Read and write as many bytes as an all_reduce must, with one plain copy per rank."""
+        source, destination = _pattern(count, self.rank), torch.zeros(count)
+        return destination.copy_, (source,), lambda: torch.equal(source, destination)
+
+    def _reference_add(self, count: int, part: int) -> Prepared:
+        """Sum a part of every rank's tensor and spread it, with plain adds and copies of this rank's own memory."""
+        parts = [_pattern(part, rank) for rank in range(self.ranks)]
+
+        def add_and_spread() -> None:
+            for other in parts[1:]:
+                parts[0].add_(other)
+            for other in parts[1:]:
+                other.copy_(parts[0])
+
+        return add_and_spread, (), lambda: all(torch.equal(parts[0], other) for other in parts)
+
+
+class Gloo(_Contender):
+    """torch.distributed over Gloo."""
+
+    def __init__(self, rank: int, ranks: int, store: str) -> None:
+        super().__init__(rank, ranks)
+        import torch.distributed as dist
+
+        warnings.simplefilter("ignore")
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+        self.calls = {
+            "all_reduce": dist.all_reduce,
+            "all_gather": dist.all_gather_into_tensor,
+            "reduce_scatter": dist.reduce_scatter_tensor,
+            "broadcast": dist.broadcast,
+            "all_to_all": dist.all_to_all_single,
+            "barrier": dist.barrier,
+            "send": dist.send,
+            "recv": dist.recv,
+        }
+
+
+def _time(contender: _Contender, call: Callable[..., Any], arguments: tuple[Any, ...], iterations: int) -> float:
+    contender.calls["barrier"]()
+    start = time.perf_counter()
+    for _ in range(iterations):
+        call(*arguments)
+    return time.perf_counter() - start
+
+
+def serve(kind: str, address: str, store: str) -> None:
+    """Work for the controller until it closes the connection."""
+    torch.set_num_threads(1)
+    group = groups.connect()
+    contender: _Contender = Phalanx(group) if kind == "phalanx" else Gloo(group.rank, group.size, store)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect("\0" + address)
+    stream = connection.makefile("rw")
+    stream.write(json.dumps({"rank": group.rank, "version": f"torch {torch.__version__}"}) + "\n")
+    stream.flush()
+    prepared: Prepared | None = None
+    for line in stream:
+        order = json.loads(line)
+        if order["do"] == "prepare":
+            prepared = None
+            prepared = contender.prepare(order["operation"], order["bytes"])
+            prepared[0](*prepared[1])
+            answer: dict[str, Any] = {"correct": bool(prepared[2]())}
+        else:
+            assert prepared is not None
+            answer = {"elapsed_s": _time(contender, prepared[0], prepared[1], order["iterations"])}
+        stream.write(json.dumps(answer) + "\n")
+        stream.flush()

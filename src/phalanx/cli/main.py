@@ -1,0 +1,18 @@
+"""`phalanx`: starts at once, because each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import click
+
+from phalanx.cli.bench import bench
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(importlib.metadata.version("phalanx"), prog_name="phalanx")
+def main() -> None:
+    """Distributed PyTorch on the machine in front of you."""
+
+
+main.add_command(bench)

@@ -31,10 +31,9 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
   return Layout(base, shape.num_ranks, shape.chunk_bytes, shape.eager_bytes, shape.bulk_bytes);
 }
 
-Patience patience_for(std::uint32_t crowd) {
-  const bool is_crowded = static_cast<int>(crowd) > usable_cores();
-  return is_crowded ? Patience{500, 2'000'000} : Patience{50'000, 300'000};
-}
+// Spinning is for the time a peer needs on another core. Beyond that yielding costs little more where cores are free, and
+// everything is gained where they are not: other programs may have taken them.
+Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{3'000, 1'000'000}; }
 
 std::uint64_t pack_what(const Call& call) {
   return std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 | std::uint64_t(call.op) << 16 |
@@ -56,6 +55,7 @@ Segment create_group_segment(const GroupShape& shape) {
   header.magic = kMagic;
   header.num_ranks = static_cast<std::uint32_t>(shape.num_ranks);
   header.crowd = static_cast<std::uint32_t>(std::max(shape.crowd, shape.num_ranks));
+  header.is_crowded = static_cast<int>(header.crowd) > usable_cores();
   header.chunk_bytes = shape.chunk_bytes;
   header.eager_bytes = shape.eager_bytes;
   header.bulk_bytes = shape.bulk_bytes;
@@ -73,7 +73,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
       layout_(layout_of(segment_)),
       rank_(rank),
       num_ranks_(static_cast<int>(layout_.header().num_ranks)),
-      patience_(patience_for(layout_.header().crowd)),
+      patience_(patience_for(layout_.header().is_crowded != 0)),
       peers_(layout_, rank, num_ranks_) {
   if (rank < 0 || rank >= num_ranks_) throw std::runtime_error("rank outside the group");
   watch_forks();

@@ -117,6 +117,7 @@ class Endpoint {
 
   std::uint32_t add_location(const std::string& text) noexcept;
   const Patience& patience() const noexcept { return patience_; }
+  bool is_crowded() const noexcept { return layout_.header().is_crowded != 0; }
 
  private:
   void await_arrivals(const Call& call, int first, int last);

@@ -130,7 +130,8 @@ struct Outbound {
 struct Header {
   std::uint64_t magic;
   std::uint32_t num_ranks;
-  std::uint32_t crowd;  // ranks that compete for this machine's cores: the largest group this one descends from
+  std::uint32_t crowd;       // ranks that compete for this machine's cores: the largest group this one descends from
+  std::uint32_t is_crowded;  // more of them than cores, by the creator's count, so that all ranks choose alike
   std::uint64_t chunk_bytes;
   std::uint64_t eager_bytes;
   std::uint64_t bulk_bytes;

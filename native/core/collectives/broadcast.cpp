@@ -23,7 +23,7 @@ void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t by
     const bool is_root = self.rank() == call.root;
     const StageUse use = stage_use(self, bytes);
     const Stage stage = is_root ? self.claim_stage(call, use) : self.stage(use);
-    const std::size_t stride = stage.chunk_bytes;
+    const std::size_t stride = chunk_stride(self, stage.chunk_bytes, bytes);
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto buffer = [&](std::size_t step) { return stage.at(call.root, step); };
     run_pipeline(

@@ -102,7 +102,16 @@ inline std::size_t steps_for(std::size_t bytes, std::size_t stride) { return (by
 
 // Large chunks pay off once an operation has several: they leave the producer's own cache before they are read.
 inline StageUse stage_use(const Endpoint& self, std::size_t bytes) {
-  return bytes > self.layout().chunk_bytes() ? StageUse::kWhole : StageUse::kHalf;
+  return bytes > 4 * self.layout().chunk_bytes() ? StageUse::kWhole : StageUse::kHalf;
+}
+
+// How much of a buffer to fill before a meeting. Where every rank has a core, smaller chunks let them work at once on what
+// would fit into one; where they have not, a meeting costs more than it gains.
+inline std::size_t chunk_stride(const Endpoint& self, std::size_t room, std::size_t bytes) {
+  constexpr std::size_t kLeast = 16 * 1024, kPieces = 4;
+  if (self.is_crowded()) return room;
+  const std::size_t piece = (bytes / kPieces + kCacheLine - 1) / kCacheLine * kCacheLine;
+  return std::min(room, std::max(kLeast, piece));
 }
 
 }  // namespace phalanx

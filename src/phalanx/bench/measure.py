@@ -43,7 +43,7 @@ def measure_cases(
                     versions[name] = teams[-1].version
                 except OSError as error:
                     on_absent(name, str(error))
-            for case in cases:
+            for case in cases if teams else ():
                 if case.ranks == num_ranks:
                     on_case(case)
                     samples += _measure_case(case, teams, rounds)

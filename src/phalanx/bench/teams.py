@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,10 +37,11 @@ class Team:
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind("\0" + self._address)
         self._server.listen(num_ranks)
-        self._server.settimeout(_START_TIMEOUT_S)
+        self._server.settimeout(0.2)
         self._streams: dict[int, TextIO] = {}
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
+        self._failure = ""
         self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Team:
@@ -70,21 +72,35 @@ class Team:
 
     def _spawn(self) -> None:
         store = str(Path(self._folder.name) / "store")
-        with contextlib.suppress(Exception):
+        try:
             spawn(serve, ranks=self._num_ranks, args=(self.contender, self._address, store))
+        except Exception as error:
+            self._failure = str(error)
 
     def _admit(self) -> None:
-        try:
-            connection, _ = self._server.accept()
-        except TimeoutError:
-            told = self._process.stderr.read() if self._process and self._process.stderr else ""
-            raise OSError(f"{self.contender} did not start: {told.strip()[-500:]}") from None
+        connection = self._accept()
         connection.settimeout(_ORDER_TIMEOUT_S)
         stream = connection.makefile("rw")
         connection.close()  # the stream holds it
         hello = json.loads(stream.readline())
         self.version = hello["version"]
         self._streams[hello["rank"]] = stream
+
+    def _accept(self) -> socket.socket:
+        """Wait for a rank, but not for ranks that have failed."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and not self._failure:
+            if self._process is not None and self._process.poll() is not None:
+                break
+            try:
+                return self._server.accept()[0]
+            except TimeoutError:
+                continue
+        told = self._failure
+        if self._process is not None and self._process.stderr is not None:
+            self._process.kill()
+            told = self._process.stderr.read()
+        raise OSError(f"{self.contender} did not start: {told.strip()[-500:]}")
 
     def _order(self, **order: Any) -> list[dict[str, Any]]:
         for stream in self._streams.values():

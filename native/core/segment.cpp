@@ -41,6 +41,8 @@ std::string own_control_group() {
   return "/";
 }
 
+constexpr std::size_t kLargeBytes = 1u << 30;
+
 }  // namespace
 
 OutOfMemory::OutOfMemory(std::size_t needed, std::size_t available)
@@ -71,7 +73,9 @@ std::size_t available_memory_bytes() {
 
 Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t reserved) {
   const std::size_t available = available_memory_bytes();
-  if (bytes > available) throw OutOfMemory(bytes, available);
+  // Large requests are refused before the kernel has to kill somebody. For small ones the numbers are too rough: some
+  // virtual machines get their memory only as they use it. There the kernel's own answer to fallocate counts.
+  if (bytes > available && bytes > kLargeBytes) throw OutOfMemory(bytes, available);
   const int descriptor = memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
   const auto fail = [&](const char* what) {

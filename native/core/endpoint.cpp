@@ -33,7 +33,7 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
 
 // Spinning is for the time a peer needs on another core. Beyond that yielding costs little more where cores are free, and
 // everything is gained where they are not: other programs may have taken them.
-Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{3'000, 1'000'000}; }
+Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{10'000, 1'000'000}; }
 
 std::uint64_t pack_what(const Call& call) {
   return std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 | std::uint64_t(call.op) << 16 |
@@ -82,6 +82,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
   member.pid.store(getpid());
   member.is_thread.store(is_thread);
   member.start_ticks.store(process_start_ticks(getpid()));
+  member.pid_namespace.store(own_pid_namespace());
   MemberState absent = MemberState::kAbsent;
   if (!member.state.compare_exchange_strong(absent, MemberState::kPresent))
     throw std::runtime_error("rank " + std::to_string(rank) + " of this group is taken already");

@@ -7,7 +7,7 @@
 //  Progress.step            its rank              peers      release after a chunk was produced or consumed / acquire
 //  Progress.arrived         its rank              peers      release on entering operation n: all of operation n-1 is
 //                                                            over here, so what others wrote for it may be reused
-//  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: store, seq_cst fence, load, on both sides
+//  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: seq_cst store, then seq_cst load, on both sides
 //  Channel.*                sender or receiver    the other  release / acquire, one writer per word
 //  Fault.state              first to compare-exchange it     acquire; set once, never cleared
 //
@@ -37,7 +37,8 @@ inline constexpr std::size_t kShapeDims = 6;
 inline constexpr std::size_t kLocations = 64;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
 inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
-inline constexpr std::size_t kEnvelopeInline = 64;
+inline constexpr std::size_t kEnvelopeInline = 64;   // a message that small travels in its envelope
+inline constexpr std::size_t kEagerPart = 16 * 1024; // larger ones in parts, so that both sides copy at once
 inline constexpr std::size_t kBulkBuffers = 3;
 
 enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead };
@@ -55,6 +56,7 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint32_t> is_thread;
   std::atomic<std::uint64_t> start_ticks;  // tells a rank from a later process with the same pid
+  std::atomic<std::uint64_t> pid_namespace;  // a pid of another namespace means nothing here
 };
 
 struct alignas(2 * kCacheLine) Post {
@@ -102,8 +104,10 @@ struct Fault {
 struct alignas(2 * kCacheLine) Envelope {
   std::atomic<Seq> seq;
   std::uint64_t tag;
-  std::uint64_t bytes;
-  std::uint64_t message;      // running number in its channel
+  std::uint64_t bytes;        // of the whole message
+  std::uint64_t message;      // bulk: running number in its channel
+  std::uint64_t offset;       // eager: which part of the message this is
+  std::uint64_t part_bytes;   // eager
   std::uint64_t ring_offset;  // where an eager payload lies
   std::uint32_t dtype;
   std::uint32_t is_bulk;

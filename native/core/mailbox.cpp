@@ -17,6 +17,12 @@ std::uint64_t outbound_word(int destination, std::uint64_t message) {
   return std::uint64_t(destination + 1) << 40 | message;
 }
 
+// Several chunks to a message, so that both sides copy at once; both sides must count alike.
+std::size_t bulk_chunk(std::size_t bytes, std::size_t most) {
+  constexpr std::size_t kPieces = 2, kLeast = 64 * 1024;
+  return std::min(most, std::max(kLeast, (bytes / kPieces + 4095) / 4096 * 4096));
+}
+
 std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }
 
 }  // namespace
@@ -31,6 +37,7 @@ Mailbox::Mailbox(std::shared_ptr<Endpoint> endpoint)
   sends_.resize(n);
   offered_.resize(n);
   incoming_.resize(n);
+  partial_.resize(n);
   sent_.resize(n);
   ring_head_.resize(n);
   messages_.resize(n);
@@ -70,7 +77,7 @@ std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, st
     // What arrived earlier comes first, so look there before the channels.
     if (!match_unexpected(transfer)) progress();
   } else if (call.root == rank_) {
-    Unexpected message{rank_, tag, bytes, call.dtype, {}, 0, transfer};
+    Unexpected message{rank_, tag, bytes, call.dtype, {}, 0, 0, transfer};
     if (auto receive = match_receive(rank_, tag)) {
       deliver(receive, std::move(message));
     } else {
@@ -108,58 +115,90 @@ void Mailbox::ring(int peer) noexcept {
   futex_wake_all(bell.word);
 }
 
-void Mailbox::progress() {
+bool Mailbox::progress() {
+  bool has_moved = false;
   for (int peer = 0; peer < num_ranks_; ++peer) {
     if (peer == rank_) continue;
-    while (drain(peer)) {
-    }
-    if (!sends_[std::size_t(peer)].empty()) push_sends(peer);
-    if (!offered_[std::size_t(peer)].empty()) answer_grants(peer);
-    if (!incoming_[std::size_t(peer)].empty()) pump_incoming(peer);
+    while (drain(peer)) has_moved = true;
+    if (!sends_[std::size_t(peer)].empty()) has_moved |= push_sends(peer);
+    if (!offered_[std::size_t(peer)].empty()) has_moved |= answer_grants(peer);
+    if (!incoming_[std::size_t(peer)].empty()) has_moved |= pump_incoming(peer);
   }
-  pump_outbound();
+  return pump_outbound() || has_moved;
 }
 
 // Take one envelope out of a channel.
 bool Mailbox::drain(int source) {
   Channel& channel = layout_.channel(source, rank_);
   const Seq next = drained_[std::size_t(source)] + 1;
-  Envelope& envelope = channel.envelopes[next % kEnvelopes];
+  const Envelope& envelope = channel.envelopes[next % kEnvelopes];
   if (envelope.seq.load(kOrder) != next) return false;
-  Unexpected message{source, envelope.tag, envelope.bytes, static_cast<DType>(envelope.dtype), {}, 0, nullptr};
-  auto receive = match_receive(source, envelope.tag);
   if (envelope.is_bulk != 0) {
-    message.message = envelope.message;
-  } else {
-    const std::byte* payload = envelope.bytes <= kEnvelopeInline
-                                   ? envelope.payload
-                                   : layout_.ring(source, rank_) + envelope.ring_offset % layout_.eager_bytes();
-    const bool fits = receive && receive->bytes == envelope.bytes && receive->call.dtype == message.dtype;
-    if (fits) {
-      if (envelope.bytes != 0) std::memcpy(receive->data, payload, envelope.bytes);
+    Unexpected message{source, envelope.tag, envelope.bytes, DType(envelope.dtype), {}, 0, envelope.message, nullptr};
+    if (auto receive = match_receive(source, envelope.tag)) {
+      deliver(receive, std::move(message));
     } else {
-      message.payload.assign(payload, payload + envelope.bytes);
+      unexpected_.push_back(std::move(message));
     }
-    const std::uint64_t ring_end = envelope.ring_offset + (envelope.bytes <= kEnvelopeInline ? 0 : envelope.bytes);
-    channel.ring_taken.store(ring_end, std::memory_order_release);
-    if (fits) {
-      drained_[std::size_t(source)] = next;
-      channel.taken.store(next, kOrder);
-      ring(source);
-      receive->source = source;
-      finish(*receive);
-      return true;
-    }
+  } else {
+    const bool is_inline = envelope.bytes <= kEnvelopeInline;
+    const std::byte* payload =
+        is_inline ? envelope.payload : layout_.ring(source, rank_) + envelope.ring_offset % layout_.eager_bytes();
+    if (envelope.offset == 0) begin_eager(source, envelope);
+    add_part(source, envelope, payload);
+    channel.ring_taken.store(envelope.ring_offset + (is_inline ? 0 : envelope.part_bytes), std::memory_order_release);
   }
   drained_[std::size_t(source)] = next;
   channel.taken.store(next, kOrder);
   ring(source);
-  if (receive) {
-    deliver(receive, std::move(message));
-  } else {
-    unexpected_.push_back(std::move(message));
-  }
   return true;
+}
+
+void Mailbox::begin_eager(int source, const Envelope& envelope) {
+  Partial& partial = partial_[std::size_t(source)];
+  auto receive = match_receive(source, envelope.tag);
+  if (receive && receive->bytes == envelope.bytes && receive->call.dtype == DType(envelope.dtype)) {
+    receive->source = source;
+    partial = {std::move(receive), nullptr};
+    return;
+  }
+  Unexpected message{source, envelope.tag, envelope.bytes, DType(envelope.dtype), {}, envelope.bytes, 0, nullptr};
+  if (receive) {  // of another size: it fails now, what is still to come is thrown away
+    Unexpected refused = message;
+    refused.missing = 0;
+    deliver(receive, std::move(refused));
+    partial = {nullptr, nullptr};
+    return;
+  }
+  message.payload.resize(envelope.bytes);
+  unexpected_.push_back(std::move(message));
+  partial = {nullptr, &unexpected_.back()};
+}
+
+void Mailbox::add_part(int source, const Envelope& envelope, const std::byte* payload) {
+  Partial& partial = partial_[std::size_t(source)];
+  const std::size_t bytes = envelope.part_bytes;
+  if (partial.receive) {
+    if (bytes != 0) std::memcpy(partial.receive->data + envelope.offset, payload, bytes);
+    partial.receive->moved += bytes;
+    if (partial.receive->moved == partial.receive->bytes) {
+      finish(*partial.receive);
+      partial = {};
+    }
+  } else if (partial.unexpected != nullptr) {
+    Unexpected& message = *partial.unexpected;
+    if (bytes != 0) std::memcpy(message.payload.data() + envelope.offset, payload, bytes);
+    message.missing -= bytes;
+    if (message.missing != 0) return;
+    partial = {};
+    if (!message.claimed_by) return;
+    // Somebody asked for it while it was still coming in.
+    const auto it = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const auto& m) { return &m == &message; });
+    Unexpected whole = std::move(*it);
+    unexpected_.erase(it);
+    const auto receive = whole.claimed_by;
+    deliver(receive, std::move(whole));
+  }
 }
 
 std::shared_ptr<Transfer> Mailbox::match_receive(int source, std::uint64_t tag) {
@@ -175,7 +214,13 @@ std::shared_ptr<Transfer> Mailbox::match_receive(int source, std::uint64_t tag) 
 
 bool Mailbox::match_unexpected(const std::shared_ptr<Transfer>& receive) {
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
-    if (it->tag != receive->tag || (it->source != receive->peer() && receive->peer() != kAnySource)) continue;
+    if (it->claimed_by || it->tag != receive->tag || (it->source != receive->peer() && receive->peer() != kAnySource))
+      continue;
+    if (it->missing != 0) {  // its last part brings it to the receive
+      it->claimed_by = receive;
+      receives_.remove(receive);
+      return true;
+    }
     Unexpected message = std::move(*it);
     unexpected_.erase(it);
     receives_.remove(receive);
@@ -205,69 +250,80 @@ void Mailbox::deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& mes
   finish(*receive, mismatch);
 }
 
-void Mailbox::push_sends(int destination) {
+bool Mailbox::push_sends(int destination) {
   auto& queue = sends_[std::size_t(destination)];
-  while (!queue.empty() && push_envelope(*queue.front())) {
+  bool has_moved = false;
+  while (!queue.empty() && push_part(*queue.front())) {
+    has_moved = true;
     auto send = queue.front();
-    queue.pop_front();
     if (send->message != 0) {
       offered_[std::size_t(destination)].push_back(send);
-    } else {
+    } else if (send->moved == send->bytes) {
       finish(*send);
+    } else {
+      continue;
     }
+    queue.pop_front();
   }
+  return has_moved;
 }
 
-bool Mailbox::push_envelope(Transfer& send) {
+// Put the next part of a message, or the offer of a bulk one, into its channel; false when there is no room.
+bool Mailbox::push_part(Transfer& send) {
   const auto to = static_cast<std::size_t>(send.peer());
   Channel& channel = layout_.channel(rank_, send.peer());
   const Seq next = sent_[to] + 1;
   if (next - channel.taken.load(kOrder) > kEnvelopes) return false;
   const bool is_bulk = send.bytes > eager_limit_;
   const bool is_inline = send.bytes <= kEnvelopeInline;
+  const std::size_t part = is_bulk ? 0 : std::min(send.bytes - send.moved, std::min(kEagerPart, eager_limit_));
   const std::size_t ring_bytes = layout_.eager_bytes();
   std::uint64_t at = ring_head_[to];
   if (!is_bulk && !is_inline) {
-    if (at % ring_bytes + send.bytes > ring_bytes) at += ring_bytes - at % ring_bytes;  // a payload is in one piece
-    if (at + send.bytes - channel.ring_taken.load(std::memory_order_acquire) > ring_bytes) return false;
-    std::memcpy(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data, send.bytes);
-    ring_head_[to] = at + send.bytes;
+    if (at % ring_bytes + part > ring_bytes) at += ring_bytes - at % ring_bytes;  // a part is in one piece
+    if (at + part - channel.ring_taken.load(std::memory_order_acquire) > ring_bytes) return false;
+    std::memcpy(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data + send.moved, part);
+    ring_head_[to] = at + part;
   }
   Envelope& envelope = channel.envelopes[next % kEnvelopes];
   envelope.tag = send.tag;
   envelope.bytes = send.bytes;
+  envelope.offset = send.moved;
+  envelope.part_bytes = part;
   envelope.ring_offset = at;
   envelope.dtype = static_cast<std::uint32_t>(send.call.dtype);
   envelope.is_bulk = is_bulk;
   if (is_bulk) envelope.message = send.message = ++messages_[to];
-  if (is_inline && send.bytes != 0) std::memcpy(envelope.payload, send.data, send.bytes);
+  if (is_inline && part != 0) std::memcpy(envelope.payload, send.data, part);
+  send.moved += part;
   sent_[to] = next;
   envelope.seq.store(next, kOrder);
   ring(send.peer());
   return true;
 }
 
-void Mailbox::answer_grants(int destination) {
+bool Mailbox::answer_grants(int destination) {
   Channel& channel = layout_.channel(rank_, destination);
   const std::uint64_t granted = channel.grant.load(kOrder);
   auto& offered = offered_[std::size_t(destination)];
   const auto it = std::find_if(offered.begin(), offered.end(), [&](const auto& t) { return t->message == granted; });
-  if (it == offered.end()) return;
+  if (it == offered.end()) return false;
   auto send = *it;
   offered.erase(it);
   if (channel.grant_bytes.load(std::memory_order_acquire) == send->bytes) {
     granted_.push_back(send);
-    return;
+    return true;
   }
   channel.answered.store(granted, kOrder);
   ring(destination);
   finish(*send, Trouble(FaultKind::kMismatch, destination, rank_, 0, "refused by the receiver", false));
+  return true;
 }
 
-void Mailbox::pump_outbound() {
+bool Mailbox::pump_outbound() {
   Outbound& outbound = layout_.outbound(rank_);
   if (!outbound_) {
-    if (granted_.empty()) return;
+    if (granted_.empty()) return false;
     outbound_ = granted_.front();
     granted_.pop_front();
     outbound.produced.store(0, std::memory_order_relaxed);
@@ -275,24 +331,26 @@ void Mailbox::pump_outbound() {
   }
   Transfer& send = *outbound_;
   Channel& channel = layout_.channel(rank_, send.peer());
-  const std::size_t size = layout_.bulk_bytes();
+  const std::size_t size = bulk_chunk(send.bytes, layout_.bulk_bytes());
   const std::uint64_t total = num_chunks(send.bytes, size);
   const std::uint64_t taken = channel.bulk_taken.load(kOrder);
-  if (send.chunks < total && send.chunks - taken < kBulkBuffers) {
-    const std::size_t start = send.chunks * size;
-    std::memcpy(layout_.bulk(rank_, send.chunks), send.data + start, std::min(size, send.bytes - start));
-    outbound.produced.store(++send.chunks, kOrder);
+  if (taken == total) {
+    outbound.message.store(0, kOrder);
+    channel.answered.store(send.message, kOrder);
     ring(send.peer());
+    finish(send);
+    outbound_.reset();
+    return true;
   }
-  if (taken < total) return;
-  outbound.message.store(0, kOrder);
-  channel.answered.store(send.message, kOrder);
+  if (send.chunks == total || send.chunks - taken >= kBulkBuffers) return false;
+  const std::size_t start = send.chunks * size;
+  std::memcpy(layout_.bulk(rank_, send.chunks), send.data + start, std::min(size, send.bytes - start));
+  outbound.produced.store(++send.chunks, kOrder);
   ring(send.peer());
-  finish(send);
-  outbound_.reset();
+  return true;
 }
 
-void Mailbox::pump_incoming(int source) {
+bool Mailbox::pump_incoming(int source) {
   auto& queue = incoming_[std::size_t(source)];
   Channel& channel = layout_.channel(source, rank_);
   Incoming& head = queue.front();
@@ -303,37 +361,37 @@ void Mailbox::pump_incoming(int source) {
     channel.grant.store(head.message, kOrder);
     head.is_granted = true;
     ring(source);
+    return true;
   }
-  if (head.is_refused) {
-    if (channel.answered.load(kOrder) == head.message) queue.pop_front();
-    return;
+  const std::size_t size = bulk_chunk(receive.bytes, layout_.bulk_bytes());
+  const std::uint64_t total = num_chunks(receive.bytes, size);
+  if (head.is_refused || receive.chunks == total) {
+    // The next grant would overwrite this one before the sender has seen it.
+    if (channel.answered.load(kOrder) != head.message) return false;
+    queue.pop_front();
+    return true;
   }
   const Outbound& outbound = layout_.outbound(source);
-  const std::size_t size = layout_.bulk_bytes();
-  const std::uint64_t total = num_chunks(receive.bytes, size);
-  if (receive.chunks < total) {
-    if (outbound.message.load(kOrder) != outbound_word(rank_, head.message)) return;
-    if (outbound.produced.load(kOrder) == receive.chunks) return;
-    const std::size_t start = receive.chunks * size;
-    const std::size_t length = std::min(size, receive.bytes - start);
-    if (receive.bytes >= kStreamingBytes) {
-      copy_streaming(receive.data + start, layout_.bulk(source, receive.chunks), length);
-    } else {
-      std::memcpy(receive.data + start, layout_.bulk(source, receive.chunks), length);
-    }
-    channel.bulk_taken.store(++receive.chunks, kOrder);
-    ring(source);
-    if (receive.chunks == total) finish(receive);
+  if (outbound.message.load(kOrder) != outbound_word(rank_, head.message)) return false;
+  if (outbound.produced.load(kOrder) == receive.chunks) return false;
+  const std::size_t start = receive.chunks * size;
+  const std::size_t length = std::min(size, receive.bytes - start);
+  if (receive.bytes >= kStreamingBytes) {
+    copy_streaming(receive.data + start, layout_.bulk(source, receive.chunks), length);
+  } else {
+    std::memcpy(receive.data + start, layout_.bulk(source, receive.chunks), length);
   }
-  // The next grant would overwrite this one before the sender has seen that all was taken.
-  if (receive.chunks == total && channel.answered.load(kOrder) == head.message) queue.pop_front();
+  channel.bulk_taken.store(++receive.chunks, kOrder);
+  ring(source);
+  if (receive.chunks == total) finish(receive);
+  return true;
 }
 
 bool Mailbox::withdraw(const std::shared_ptr<Transfer>& transfer) {
   if (transfer->is_send()) {
     auto& queue = sends_[std::size_t(transfer->peer())];
     const auto it = std::find(queue.begin(), queue.end(), transfer);
-    if (it != queue.end()) return queue.erase(it), true;
+    if (it != queue.end() && transfer->moved == 0) return queue.erase(it), true;
     const auto before = unexpected_.size();
     unexpected_.remove_if([&](const Unexpected& message) { return message.self_send == transfer; });
     return unexpected_.size() != before;
@@ -358,11 +416,16 @@ void Mailbox::fail_all(const Trouble& trouble) {
     for (auto& incoming : queue) all.push_back(incoming.receive);
     queue.clear();
   }
+  for (auto& partial : partial_) {
+    if (partial.receive) all.push_back(partial.receive);
+    partial = {};
+  }
   all.insert(all.end(), granted_.begin(), granted_.end());
   granted_.clear();
   if (outbound_) all.push_back(std::exchange(outbound_, nullptr));
   for (auto& message : unexpected_) {
     if (message.self_send) all.push_back(message.self_send);
+    if (message.claimed_by) all.push_back(message.claimed_by);
   }
   unexpected_.clear();
   for (auto& transfer : all) {
@@ -410,7 +473,8 @@ class AsleepForMail {
     is_told_ = true;
   }
   ~AsleepForMail() {
-    if (is_told_) entry_.seq.store(0, std::memory_order_release);
+    // After trouble the entry stays: peers that look why this rank did not come find it here.
+    if (is_told_ && std::uncaught_exceptions() == 0) entry_.seq.store(0, std::memory_order_release);
     layout_.header().mail_sleepers.fetch_sub(1, kOrder);
     bell_.sleepers.fetch_sub(1, kOrder);
   }
@@ -427,9 +491,10 @@ class AsleepForMail {
 template <class Done>
 bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_ns) {
   const auto try_once = [&] {
-    if (done()) return true;
-    const std::lock_guard lock(mutex_);
-    progress();
+    while (!done()) {
+      const std::lock_guard lock(mutex_);
+      if (!progress()) break;  // only when nothing can be moved is it right to wait
+    }
     return done();
   };
   const Patience& patience = endpoint_->patience();

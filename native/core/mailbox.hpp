@@ -32,6 +32,7 @@ struct Transfer {
   int source = -1;                 // set before is_done
   std::uint64_t message = 0;
   std::uint64_t chunks = 0;        // bulk: produced (sender) or taken (receiver)
+  std::size_t moved = 0;           // eager: bytes sent or received
   bool is_detached = false;        // nobody may be waiting: the mailbox's own thread looks after it
 
   bool is_send() const noexcept { return call.operation == Operation::kSend; }
@@ -58,9 +59,11 @@ class Mailbox {
     std::uint64_t tag;
     std::uint64_t bytes;
     DType dtype;
-    std::vector<std::byte> payload;       // eager
+    std::vector<std::byte> payload;       // eager: all of it, as it comes in
+    std::size_t missing = 0;              // eager: bytes still to come
     std::uint64_t message = 0;            // bulk
     std::shared_ptr<Transfer> self_send;  // to this very rank
+    std::shared_ptr<Transfer> claimed_by = nullptr;  // eager: the receive that waits for the missing bytes
   };
   struct Incoming {  // bulk messages that found their receive
     std::shared_ptr<Transfer> receive;
@@ -69,17 +72,25 @@ class Mailbox {
     bool is_refused = false;
   };
 
-  // All below need mutex_.
-  void progress();
+  // What a channel is in the middle of: the rest of an eager message.
+  struct Partial {
+    std::shared_ptr<Transfer> receive;  // straight into its tensor
+    Unexpected* unexpected = nullptr;   // or kept until somebody asks
+  };
+
+  // All below need mutex_. Those that return bool tell whether they moved anything.
+  bool progress();
   bool drain(int source);
+  void begin_eager(int source, const Envelope& envelope);
+  void add_part(int source, const Envelope& envelope, const std::byte* payload);
   void deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& message);
   std::shared_ptr<Transfer> match_receive(int source, std::uint64_t tag);
   bool match_unexpected(const std::shared_ptr<Transfer>& receive);
-  void push_sends(int destination);
-  bool push_envelope(Transfer& send);
-  void answer_grants(int destination);
-  void pump_outbound();
-  void pump_incoming(int source);
+  bool push_sends(int destination);
+  bool push_part(Transfer& send);
+  bool answer_grants(int destination);
+  bool pump_outbound();
+  bool pump_incoming(int source);
   void finish(Transfer& transfer, std::optional<Trouble> trouble = std::nullopt);
   void fail_all(const Trouble& trouble);
   bool withdraw(const std::shared_ptr<Transfer>& transfer);
@@ -100,6 +111,7 @@ class Mailbox {
   std::mutex mutex_;  // guards everything below
   std::list<std::shared_ptr<Transfer>> receives_;               // posted, not matched
   std::list<Unexpected> unexpected_;
+  std::vector<Partial> partial_;                                // per source
   std::vector<std::deque<std::shared_ptr<Transfer>>> sends_;    // per destination: not yet in the channel
   std::vector<std::vector<std::shared_ptr<Transfer>>> offered_; // per destination: bulk, not granted
   std::deque<std::shared_ptr<Transfer>> granted_;               // bulk, waiting for the outbound buffers

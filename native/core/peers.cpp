@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -60,13 +61,19 @@ std::int32_t status_from_proc(int pid, std::uint64_t start_ticks) {
 
 }  // namespace
 
+std::uint64_t own_pid_namespace() {
+  struct stat status{};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
 std::uint64_t process_start_ticks(int pid) {
   const auto fields = stat_fields(pid);
   return fields.size() > kStartField ? std::stoull(fields[kStartField]) : 0;
 }
 
 Peers::Peers(const Layout& layout, int rank, int num_ranks)
-    : layout_(layout), rank_(rank), num_ranks_(num_ranks), descriptors_(std::size_t(num_ranks), -1) {}
+    : layout_(layout), rank_(rank), num_ranks_(num_ranks), own_namespace_(own_pid_namespace()),
+      descriptors_(std::size_t(num_ranks), -1) {}
 
 Peers::~Peers() {
   for (int descriptor : descriptors_) {
@@ -75,14 +82,15 @@ Peers::~Peers() {
 }
 
 bool Peers::is_same_process(int rank) const {
-  return layout_.member(rank).pid.load() == getpid();
+  const Member& member = layout_.member(rank);
+  return member.pid.load() == getpid() && member.pid_namespace.load() == own_namespace_;
 }
 
 void Peers::open_all() {
   for (int rank = 0; rank < num_ranks_; ++rank) {
     Member& member = layout_.member(rank);
     if (rank == rank_ || descriptors_[std::size_t(rank)] >= 0 || member.state.load() != MemberState::kPresent ||
-        is_same_process(rank))
+        is_same_process(rank) || member.pid_namespace.load() != own_namespace_)
       continue;
     const int pid = member.pid.load();
     const long descriptor = syscall(SYS_pidfd_open, pid, 0);

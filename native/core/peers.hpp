@@ -27,9 +27,13 @@ class Peers {
   const Layout layout_;
   const int rank_;
   const int num_ranks_;
+  const std::uint64_t own_namespace_;
   mutable std::mutex mutex_;      // guards descriptors_
   std::vector<int> descriptors_;  // a pidfd per rank, -1 where none
 };
+
+// Identifies the namespace in which this process's id is valid.
+std::uint64_t own_pid_namespace();
 
 // Start time of a process in clock ticks since boot, 0 if it is gone.
 std::uint64_t process_start_ticks(int pid);

@@ -137,7 +137,9 @@ nb::object RankEndpoint::explain(const Call& call, double timeout, const Trouble
   facts["operation"] = operation_name(call.operation);
   facts["culprit"] = trouble.culprit;
   facts["reporter"] = trouble.reporter;
-  facts["seq"] = trouble.seq;
+  const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kRecv;
+  facts["seq"] = is_message ? Seq{0} : endpoint_->seq();
+  facts["fault_seq"] = trouble.seq;  // the operation in which somebody noticed
   facts["text"] = trouble.text;
   facts["is_fatal"] = trouble.is_fatal;
   facts["timeout_s"] = effective(timeout);

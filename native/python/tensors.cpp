@@ -1,6 +1,7 @@
 #include "tensors.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 namespace phalanx::python {
 namespace {
@@ -121,7 +122,8 @@ Tensor view_tensor(nb::handle object, const char* role, Use use) {
   DlTensor t;
   if (table->view_from_python(object.ptr(), &t) != 0) {
     nb::python_error error;
-    throw UsageProblem(std::string(role) + " can't be used: " + error.what());
+    const std::string told = error.what();
+    throw UsageProblem(std::string(role) + " can't be used: " + told.substr(0, told.find('\n')));
   }
   check_device(object, t, role);
   Tensor result;

@@ -106,6 +106,8 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
         return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting)
     if "PMI_RANK" in environment:
         return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
+    if "PMIX_RANK" in environment:
+        raise UsageError("the launcher says PMIX_RANK but not how many ranks there are; start with mpirun or mpiexec")
     return None
 
 

@@ -90,7 +90,13 @@ def _size(count: int) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    return (
+        f"{seconds * 1e6:.1f} us"
+        if seconds < 1e-3
+        else f"{seconds * 1e3:.2f} ms"
+        if seconds < 1
+        else f"{seconds:.2f} s"
+    )
 
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:

@@ -110,7 +110,9 @@ class Team:
 
     def prepare(self, case: Case) -> bool:
         """Allocate, run once, and tell whether every rank got the right result."""
-        return all(answer["correct"] for answer in self._order(do="prepare", operation=case.operation, bytes=case.bytes))
+        return all(
+            answer["correct"] for answer in self._order(do="prepare", operation=case.operation, bytes=case.bytes)
+        )
 
     def time(self, iterations: int) -> float:
         """Return the seconds that the slowest rank needed for that many operations."""

@@ -55,17 +55,35 @@ def bench() -> None:
     """Measure phalanx beside Gloo, OpenMPI and MPICH, in turns, in one run."""
 
 
-_ranks_option = click.option("--ranks", callback=_numbers, default=None, help="Numbers of ranks [default: 2,4,8; 16 too where there are cores].")
+_ranks_option = click.option(
+    "--ranks", callback=_numbers, default=None, help="Numbers of ranks [default: 2,4,8; 16 too where there are cores]."
+)
 _rounds_option = click.option("--rounds", default=7, show_default=True, help="Turns of every contender.")
 
 
 @bench.command()
-@click.option("--operations", callback=_names(_OPERATIONS), default=",".join(_OPERATIONS), show_default=True, help="What to measure.")
+@click.option(
+    "--operations",
+    callback=_names(_OPERATIONS),
+    default=",".join(_OPERATIONS),
+    show_default=True,
+    help="What to measure.",
+)
 @_ranks_option
-@click.option("--sizes", callback=_numbers, default=_SIZES, show_default=True, help="Bytes of the largest tensor of a rank.")
-@click.option("--contenders", callback=_names(_CONTENDERS), default=",".join(_CONTENDERS), show_default=True, help="Who takes part.")
+@click.option(
+    "--sizes", callback=_numbers, default=_SIZES, show_default=True, help="Bytes of the largest tensor of a rank."
+)
+@click.option(
+    "--contenders",
+    callback=_names(_CONTENDERS),
+    default=",".join(_CONTENDERS),
+    show_default=True,
+    help="Who takes part.",
+)
 @_rounds_option
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
+)
 def collectives(
     operations: tuple[str, ...],
     ranks: tuple[int, ...],
@@ -154,7 +172,11 @@ def _measure(
 
 
 def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: dict[str, int]) -> None:
-    times = {(row["operation"], row["ranks"], row["contender"]): row["median_s"] for row in rows if row["section"] != "collectives"}
+    times = {
+        (row["operation"], row["ranks"], row["contender"]): row["median_s"]
+        for row in rows
+        if row["section"] != "collectives"
+    }
     for (operation, num_ranks, _), seconds in times.items():
         if operation == "symmetric_all_reduce":
             least = min(times["reference_copy", num_ranks, "phalanx"], times["reference_add", num_ranks, "phalanx"])
@@ -164,7 +186,9 @@ def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: di
             )
     slow = times["spawn", 8, "torch_spawn_gloo"]
     for name in ("phalanx", "phalanx_warm"):
-        console.print(f"starting 8 ranks, {name}: {times['spawn', 8, name]:.3f} s, {slow / times['spawn', 8, name]:.1f}x faster than torch ({slow:.1f} s)")
+        console.print(
+            f"starting 8 ranks, {name}: {times['spawn', 8, name]:.3f} s, {slow / times['spawn', 8, name]:.1f}x faster than torch ({slow:.1f} s)"
+        )
     console.print(
         f"memory: {memory['segment_bytes'] / 2**20:.1f} MiB shared for {memory['ranks']} ranks; "
         f"growth over {memory['collectives']} collectives {memory['growth_bytes'] / 2**10:.0f} KiB"

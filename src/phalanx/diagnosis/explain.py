@@ -134,6 +134,8 @@ _FIELDS = (
 
 
 def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
+    if _is_elsewhere(facts):
+        return _elsewhere(MismatchError, "ranks called different things", facts, scene)
     if facts["operation"] in ("send", "recv"):
         return _message_mismatch(facts, scene)
     if facts["text"].startswith("sizes "):
@@ -193,7 +195,25 @@ def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(MismatchError, f"the message and the buffer differ (rank {peer})", lines, facts, scene, [peer])
 
 
+def _is_elsewhere(facts: Facts) -> bool:
+    """Tell whether it was another operation than this one that broke the group."""
+    return bool(facts.get("fault_seq")) and facts["fault_seq"] != facts.get("seq")
+
+
+def _elsewhere(kind: type[PhalanxError], what: str, facts: Facts, scene: Scene) -> PhalanxError:
+    number, reporter = facts["fault_seq"], facts["reporter"]
+    headline = f"the group broke in operation #{number}, where {what} (noticed by rank {reporter})"
+    lines = _lines(("here", _own(facts, scene)), ("do", "see the error of the ranks that were in that operation"))
+    return _error(kind, headline, lines, facts, scene, [facts["culprit"]] if facts["culprit"] >= 0 else [])
+
+
+def _own(facts: Facts, scene: Scene) -> str:
+    return f"rank {scene.rank} of {scene.num_ranks}"
+
+
 def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
+    if _is_elsewhere(facts):
+        return _elsewhere(OperationTimeoutError, f"rank {facts['reporter']} timed out", facts, scene)
     after = f"timed out after {words.seconds(facts['timeout_s'])}"
     if facts["operation"] in ("send", "recv"):
         peer = facts["culprit"]
@@ -220,7 +240,9 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
 def _missing(facts: Facts, scene: Scene) -> list[int]:
     if facts["text"] == "wait":
         return []
-    late = [row["rank"] for row in scene.rows if row["arrived"] < facts["seq"] and row["rank"] != facts["reporter"]]
+    late = [
+        row["rank"] for row in scene.rows if row["arrived"] < facts["fault_seq"] and row["rank"] != facts["reporter"]
+    ]
     if late or facts["culprit"] < 0:
         return late
     return [facts["culprit"]]
@@ -260,9 +282,8 @@ def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
 def _aborted(facts: Facts, scene: Scene) -> PhalanxError:
     rank = facts["culprit"]
     why = f": {facts['text']}" if facts["text"] else ""
-    return _error(
-        AbortedError, f"rank {rank} aborted the group{why}", _lines(("here", _here(facts, scene))), facts, scene, [rank]
-    )
+    lines = _lines(("here", _here(facts, scene)), ("do", "make a new group: shrink(), or phalanx.connect()"))
+    return _error(AbortedError, f"rank {rank} aborted the group{why}", lines, facts, scene, [rank])
 
 
 def _interrupted(facts: Facts, scene: Scene) -> PhalanxError:

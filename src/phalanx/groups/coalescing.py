@@ -92,7 +92,9 @@ class Coalescing:
         for (name, op), calls in self._runs():
             if name == "all_reduce":
                 tensors = [args[0] if args else kwargs["tensor"] for args, kwargs in calls]
-                works.append(self._group.all_reduce_coalesced(tensors, op, async_op=True))
+                timeouts = [kwargs["timeout_s"] for _, kwargs in calls if kwargs.get("timeout_s") is not None]
+                limit = max(timeouts) if timeouts else None
+                works.append(self._group.all_reduce_coalesced(tensors, op, timeout_s=limit, async_op=True))
                 continue
             for args, kwargs in calls:
                 works.append(getattr(self._group, name)(*args, **{**kwargs, "async_op": True}))

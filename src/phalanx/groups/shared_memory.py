@@ -15,7 +15,7 @@ import torch
 from phalanx.collectives import Timeout
 from phalanx.diagnosis import Scene, explain
 from phalanx.engine import RankEndpoint, create_group_segment, create_symmetric_segment
-from phalanx.errors import PhalanxError, UsageError
+from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing
 from phalanx.groups.current import enter_group, leave_group
@@ -277,7 +277,7 @@ def _seconds(timeout_s: Timeout, default: float) -> float:
 def _check_same_request(cards: Sequence[tuple[Any, ...]]) -> None:
     if len({card[1:] for card in cards}) > 1:
         told = "; ".join(f"rank {rank} wants {dtype} {shape}" for rank, shape, dtype in sorted(cards))
-        raise UsageError(f"empty: ranks disagree on the symmetric tensor: {told}")
+        raise MismatchError(f"empty: ranks disagree on the symmetric tensor: {told}")
 
 
 def _explain(group: SharedMemoryGroup | None, facts: Mapping[str, Any]) -> PhalanxError:
@@ -286,6 +286,6 @@ def _explain(group: SharedMemoryGroup | None, facts: Mapping[str, Any]) -> Phala
     if facts["kind"] in ("usage", "closed", "forked"):
         return explain(facts, Scene(group.name, group.rank, group.size))
     rows = group.snapshot()
-    seq = facts.get("seq", 0)
+    seq = facts.get("fault_seq", 0) if facts["kind"] in ("mismatch", "timeout") else facts.get("seq", 0)
     entries = [group.entry(rank, seq) for rank in range(group.size)] if seq else []
     return explain(facts, Scene(group.name, group.rank, group.size, rows, entries))

@@ -46,7 +46,7 @@ class Failure:
     def headline(self) -> str:
         """Say in a line what happened."""
         if self.report is not None:
-            return self.report.description
+            return self.report.description.splitlines()[0]
         if self.status >= 256:
             return f"killed by {_signal_name(self.status - 256)}"
         return f"ended with exit code {self.status} and no result"
@@ -72,14 +72,15 @@ def raise_first(failures: list[Failure], num_ranks: int) -> None:
     note = f"raised on rank {first.rank} of {num_ranks}"
     if others:
         note += "".join(f"\nrank {other.rank} failed too: {other.headline()}" for other in others[:8])
-    error = first.exception() or _rank_failed(first, num_ranks)
+    error = first.exception() or rank_failed(first, num_ranks)
     error.add_note(note)
     if first.report is None:
         raise error
     raise error from RankTraceback(f"rank {first.rank} of {num_ranks}:\n{first.report.traceback}")
 
 
-def _rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
+def rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
+    """Make the error for a rank whose own exception can't be raised, or that has none."""
     verb = "was " if failure.report is None and failure.status >= 256 else ""
     verb = "raised " if failure.report is not None else verb
     error = RankFailedError(
@@ -103,6 +104,6 @@ def too_slow(missing: list[int], num_ranks: int, timeout_s: float) -> OperationT
     )
 
 
-def unpack(results: dict[int, Report], num_ranks: int) -> list[Any]:
-    """Return the results in rank order."""
-    return [pickle.loads(results[rank].result or b"") for rank in range(num_ranks)]
+def unpack(report: Report) -> Any:
+    """Return the result a rank reported."""
+    return pickle.loads(report.result or b"")

@@ -10,28 +10,32 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from phalanx.engine import GroupSegment
-from phalanx.errors import UsageError
+from phalanx.errors import RankFailedError, UsageError
 from phalanx.launch.nursery import shared_zygote
-from phalanx.launch.outcome import Failure, raise_first, too_slow, unpack
+from phalanx.launch.outcome import Failure, raise_first, rank_failed, too_slow, unpack
 from phalanx.launch.rank_process import Job, Report
 from phalanx.settings import copy_environment, torch_threads
 
 Task = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How much of time and trouble the caller accepts."""
+
+    timeout_s: float | None
+    grace_s: float
+    tolerate_losses: bool
+
+
 def run_processes(
-    task: Task,
-    num_ranks: int,
-    segment: GroupSegment,
-    meeting: str,
-    num_threads: int,
-    timeout_s: float | None,
-    grace_s: float,
+    task: Task, num_ranks: int, segment: GroupSegment, meeting: str, num_threads: int, limits: Limits
 ) -> list[Any]:
     """Run the task on that many processes.
 
@@ -53,18 +57,19 @@ def run_processes(
         meeting=meeting,
         num_threads=torch_threads(num_threads),
     )
-    with _Watch(num_ranks, segment, grace_s) as watch:
+    with _Watch(num_ranks, segment, limits) as watch:
         watch.start(job)
-        return watch.run(timeout_s)
+        return watch.run(limits.timeout_s)
 
 
 class _Watch:
     """The caller's view of running ranks. Leaving it ends them all."""
 
-    def __init__(self, num_ranks: int, segment: GroupSegment, grace_s: float) -> None:
+    def __init__(self, num_ranks: int, segment: GroupSegment, limits: Limits) -> None:
         self._num_ranks = num_ranks
         self._segment = segment
-        self._grace_s = grace_s
+        self._limits = limits
+        self._lost: dict[int, RankFailedError] = {}
         self._selector = selectors.DefaultSelector()
         self._socket, self._zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._parts: dict[int, bytearray] = {rank: bytearray() for rank in range(num_ranks)}
@@ -118,7 +123,7 @@ class _Watch:
                 self._end_ranks()
         if self._failures:
             raise_first(list(self._failures.values()), self._num_ranks)
-        return unpack(self._reports, self._num_ranks)
+        return [self._lost.get(rank) or unpack(self._reports[rank]) for rank in range(self._num_ranks)]
 
     def _patience(self, deadline: float | None) -> float | None:
         moments = [moment for moment in (deadline, self._kill_at) if moment is not None]
@@ -156,8 +161,13 @@ class _Watch:
     def _end(self, rank: int, status: int) -> None:
         self._running.discard(rank)
         self._segment.declare_dead(rank, status)
-        if rank not in self._reports and rank not in self._failures and not self._drain(rank):
-            self._fail(Failure(rank, None, status), "")
+        if rank in self._reports or rank in self._failures or self._drain(rank):
+            return
+        failure = Failure(rank, None, status)
+        if self._limits.tolerate_losses:
+            self._lost[rank] = rank_failed(failure, self._num_ranks)
+        else:
+            self._fail(failure, "")
 
     def _drain(self, rank: int) -> bool:
         """Read what a rank that has just ended still has in its pipe."""
@@ -172,7 +182,7 @@ class _Watch:
         if told:
             self._segment.fail(failure.rank, told)
         if self._kill_at is None:
-            self._kill_at = time.monotonic() + self._grace_s
+            self._kill_at = time.monotonic() + self._limits.grace_s
 
     def _end_ranks(self) -> None:
         """First ask, then insist."""
@@ -181,7 +191,7 @@ class _Watch:
             if rank in self._pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._pids[rank], number)
-        self._kill_at = None if self._has_terminated else time.monotonic() + self._grace_s
+        self._kill_at = None if self._has_terminated else time.monotonic() + self._limits.grace_s
         self._has_terminated = True
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from phalanx.engine import MAX_RANKS, create_group_segment, usable_cores
 from phalanx.errors import UsageError
-from phalanx.launch.processes import run_processes
+from phalanx.launch.processes import Limits, run_processes
 from phalanx.launch.threads import run_threads
 from phalanx.settings import read_settings
 
@@ -24,6 +24,7 @@ def spawn(
     kwargs: dict[str, Any] | None = None,
     kind: Literal["process", "thread"] = "process",
     timeout_s: float | None = None,
+    tolerate_losses: bool = False,
 ) -> list[Any]:
     """Call `function(*args, **kwargs)` on every rank; inside it, `phalanx.connect()` gives the group.
 
@@ -37,6 +38,7 @@ def spawn(
         kwargs: Keyword arguments, the same for every rank.
         kind: Ranks as processes, or as threads of this process.
         timeout_s: End the ranks and raise when they take longer; no limit when not given.
+        tolerate_losses: Let the others go on when a process dies; its result is then the RankFailedError itself.
 
     Returns:
         The results, in rank order.
@@ -51,11 +53,11 @@ def spawn(
     settings = read_settings()
     segment = create_group_segment(WORLD_NAME, ranks, crowd=ranks)
     meeting = f"world {os.getpid()}-{secrets.token_hex(8)}"
-    run = run_processes if kind == "process" else run_threads
-    num_threads = max(1, usable_cores() // ranks)
-    return run(
-        (function, tuple(args), dict(kwargs or {})), ranks, segment, meeting, num_threads, timeout_s, settings.grace_s
-    )
+    task = (function, tuple(args), dict(kwargs or {}))
+    if kind == "thread":
+        return run_threads(task, ranks, segment, meeting, timeout_s, settings.grace_s)
+    limits = Limits(timeout_s, settings.grace_s, tolerate_losses)
+    return run_processes(task, ranks, segment, meeting, max(1, usable_cores() // ranks), limits)
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:

@@ -26,7 +26,6 @@ def run_threads(
     num_ranks: int,
     segment: GroupSegment,
     meeting: str,
-    num_threads: int,
     timeout_s: float | None,
     grace_s: float,
 ) -> list[Any]:
@@ -37,7 +36,6 @@ def run_threads(
     Raises:
         Exception: As spawn().
     """
-    del num_threads  # torch's number of threads belongs to the process, which is the caller's
     team = _Team(task, num_ranks, segment, meeting)
     try:
         return team.run(timeout_s, grace_s)

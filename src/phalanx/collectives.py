@@ -79,19 +79,27 @@ class Group(Protocol):
     """
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This rank, from 0."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many ranks there are."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The group's name."""
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """The members as ranks of the parent group, in the order of this one."""
 
     @property
-    def timeout_s(self) -> float: ...
+    def timeout_s(self) -> float:
+        """How long operations wait unless told otherwise."""
 
-    def set_timeout(self, timeout_s: float | timedelta) -> None: ...
+    def set_timeout(self, timeout_s: float | timedelta) -> None:
+        """Set how long operations without a timeout of their own may take."""
 
     @overload
     def all_reduce(
@@ -103,19 +111,29 @@ class Group(Protocol):
     ) -> Work | None: ...
     def all_reduce_coalesced(
         self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Reduce a list of tensors over all ranks, in place."""
+
     def reduce(
         self, tensor: Tensor, root: int = ..., op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Reduce the tensor into the root's; the other ranks' tensors stay as they are."""
+
     def broadcast(
         self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Copy the root's tensor into every rank's."""
+
     def all_gather(
         self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Copy rank i's input into outputs[i] on every rank; sizes may differ."""
+
     def all_gather_single(
         self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Copy all inputs into one output, concatenated or stacked."""
+
     def gather(
         self,
         outputs: Sequence[Tensor] | None,
@@ -124,7 +142,9 @@ class Group(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: bool = ...,
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Copy rank i's input into the root's outputs[i]; other ranks give None."""
+
     def scatter(
         self,
         output: Tensor,
@@ -133,7 +153,9 @@ class Group(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: bool = ...,
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Copy the root's inputs[i] into rank i's output; other ranks give None."""
+
     def reduce_scatter(
         self,
         output: Tensor,
@@ -142,13 +164,19 @@ class Group(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: bool = ...,
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Reduce inputs[i] of all ranks into rank i's output; sizes may differ."""
+
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Reduce the i-th block of all ranks' inputs into rank i's output."""
+
     def all_to_all(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
+
     def all_to_all_single(
         self,
         output: Tensor,
@@ -158,11 +186,17 @@ class Group(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: bool = ...,
-    ) -> Work | None: ...
-    def barrier(self, *, timeout_s: Timeout = ..., async_op: bool = ...) -> Work | None: ...
+    ) -> Work | None:
+        """Exchange rows of one tensor; without splits every rank gets the same number."""
+
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: bool = ...) -> Work | None:
+        """Wait until every rank is here."""
+
     def send(
         self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool = ...
-    ) -> Work | None: ...
+    ) -> Work | None:
+        """Send the tensor to one rank."""
+
     def recv(
         self,
         tensor: Tensor,
@@ -171,23 +205,47 @@ class Group(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: bool = ...,
-    ) -> Work | int: ...
+    ) -> Work | int:
+        """Receive into the tensor, from one rank or from any; return the source."""
 
-    def all_gather_object(self, value: Any) -> list[Any]: ...
-    def gather_object(self, value: Any, root: int = ...) -> list[Any] | None: ...
-    def broadcast_object(self, value: Any = ..., root: int = ...) -> Any: ...
-    def scatter_object(self, values: Sequence[Any] | None = ..., root: int = ...) -> Any: ...
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return every rank's value, in rank order."""
 
-    def empty(self, *shape: int, dtype: Any = ...) -> Tensor: ...
-    def coalescing(self) -> AbstractContextManager[Any]: ...
-    def split(self, ranks: Sequence[int], *, name: str | None = ..., timeout_s: Timeout = ...) -> Group | None: ...
+    def gather_object(self, value: Any, root: int = ...) -> list[Any] | None:
+        """Return every rank's value on the root, None elsewhere."""
+
+    def broadcast_object(self, value: Any = ..., root: int = ...) -> Any:
+        """Return the root's value."""
+
+    def scatter_object(self, values: Sequence[Any] | None = ..., root: int = ...) -> Any:
+        """Return the root's values[i] on rank i."""
+
+    def empty(self, *shape: int, dtype: Any = ..., timeout_s: Timeout = ...) -> Tensor:
+        """Return a tensor in memory that all ranks share."""
+
+    def coalescing(self, *, async_op: bool = ...) -> AbstractContextManager[Any]:
+        """Launch the calls inside a `with` block together."""
+
+    def split(self, ranks: Sequence[int], *, name: str | None = ..., timeout_s: Timeout = ...) -> Group | None:
+        """Make a group of some of the ranks."""
+
     def split_by_color(
         self, color: int | None, key: int = ..., *, name: str | None = ..., timeout_s: Timeout = ...
-    ) -> Group | None: ...
-    def merge(self, place: str, size: int, *, name: str | None = ..., timeout_s: Timeout = ...) -> Group: ...
-    def shrink(self, *, without: Sequence[int] = ..., timeout_s: Timeout = ...) -> Group: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def close(self) -> None: ...
+    ) -> Group | None:
+        """Make one group per color."""
+
+    def merge(self, place: str, size: int, *, name: str | None = ..., timeout_s: Timeout = ...) -> Group:
+        """Become one group with others that meet at the same place."""
+
+    def shrink(self, *, without: Sequence[int] = ..., timeout_s: Timeout = ...) -> Group:
+        """Make a group of the ranks that are left."""
+
+    def abort(self, reason: str = ...) -> None:
+        """Break the group for everybody, at once."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
     def __enter__(self) -> Group: ...
     def __exit__(self, *exception: object) -> None: ...
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-import phalanx.groups as groups
+from phalanx import groups
 from phalanx.bench.cases import ITEM_BYTES
 
 Prepared = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], bool]]

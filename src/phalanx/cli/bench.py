@@ -186,9 +186,9 @@ def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: di
             )
     slow = times["spawn", 8, "torch_spawn_gloo"]
     for name in ("phalanx", "phalanx_warm"):
-        console.print(
-            f"starting 8 ranks, {name}: {times['spawn', 8, name]:.3f} s, {slow / times['spawn', 8, name]:.1f}x faster than torch ({slow:.1f} s)"
-        )
+        seconds = times["spawn", 8, name]
+        faster = f"{slow / seconds:.1f}x faster than torch ({slow:.1f} s)"
+        console.print(f"starting 8 ranks, {name}: {seconds:.3f} s, {faster}")
     console.print(
         f"memory: {memory['segment_bytes'] / 2**20:.1f} MiB shared for {memory['ranks']} ranks; "
         f"growth over {memory['collectives']} collectives {memory['growth_bytes'] / 2**10:.0f} KiB"

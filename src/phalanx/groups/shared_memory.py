@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from phalanx.collectives import Timeout
 from phalanx.diagnosis import Scene, explain
@@ -104,7 +105,7 @@ class SharedMemoryGroup(RankEndpoint):
             region = self.adopt_symmetric(outcome.descriptor, number + 1)
         finally:
             os.close(outcome.descriptor)
-        flat = torch.from_dlpack(region)[:size_bytes]
+        flat = from_dlpack(region)[:size_bytes]
         return flat.view(dtype).view(shape)
 
     def split(

@@ -29,8 +29,11 @@ class Memory(Protocol):
     """What the host makes: anything with a descriptor."""
 
     @property
-    def descriptor(self) -> int: ...
-    def close_descriptor(self) -> None: ...
+    def descriptor(self) -> int:
+        """The open file descriptor."""
+
+    def close_descriptor(self) -> None:
+        """Close it; mappings stay."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from phalanx.launch.rank_process import Job
 from phalanx.launch.zygote import send_job
 from phalanx.settings import copy_environment
 
-# Libraries that start threads when they are loaded, and how to stop them: a process with threads can't be forked safely.
+# Libraries that start threads when loaded, and how to stop them: a process with threads can't be forked safely.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 _PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.argv[1]))"

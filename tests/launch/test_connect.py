@@ -1,0 +1,120 @@
+"""Joining from the environment that other launchers set."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+import phalanx
+
+_PROGRAM = """
+import sys, torch, phalanx
+group = phalanx.connect(timeout_s=20)
+tensor = torch.tensor([float(group.rank + 1)])
+group.all_reduce(tensor)
+second = phalanx.connect(timeout_s=20)
+second.all_reduce(tensor)
+print(group.rank, group.size, group.name, int(tensor), group.nonce != second.nonce)
+"""
+_MANAGED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK")
+
+
+def _start(program: str, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _MANAGED}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**kept, **variables},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def _finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    finished = []
+    for process in processes:
+        try:
+            out, error = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, error = process.communicate()
+        finished.append((process.returncode, out.strip(), error.strip()))
+    return finished
+
+
+def _run_all(variables: Sequence[Mapping[str, str]]) -> list[tuple[int, str, str]]:
+    return _finish([_start(_PROGRAM, each) for each in variables])
+
+
+@pytest.mark.slow
+def test_processes_started_as_by_torchrun_find_each_other_without_the_port() -> None:
+    """Nothing listens on the port; its number only tells one job from another."""
+    job = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
+    results = _run_all([{**job, "RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)])
+    assert [out for _, out, _ in results] == ["0 2 world 6 True", "1 2 world 6 True"], results
+    assert [code for code, _, _ in results] == [0, 0]
+
+
+@pytest.mark.slow
+def test_processes_started_as_by_openmpi_find_each_other() -> None:
+    namespace = secrets.token_hex(8)
+    results = _run_all(
+        [
+            {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": namespace}
+            for rank in range(2)
+        ]
+    )
+    assert [out for _, out, _ in results] == ["0 2 world 6 True", "1 2 world 6 True"], results
+
+
+@pytest.mark.slow
+def test_processes_started_as_by_mpich_find_each_other() -> None:
+    results = _run_all([{"PMI_RANK": str(rank), "PMI_SIZE": "2"} for rank in range(2)])
+    assert [out for _, out, _ in results] == ["0 2 world 6 True", "1 2 world 6 True"], results
+
+
+@pytest.mark.slow
+def test_a_process_that_nobody_launched_is_one_rank() -> None:
+    ((code, out, error),) = _run_all([{}])
+    assert (code, out) == (0, "0 1 world 1 True"), error
+
+
+@pytest.mark.slow
+def test_a_contradictory_environment_is_refused() -> None:
+    ((code, _, error),) = _run_all([{"RANK": "2", "WORLD_SIZE": "2"}])
+    assert code != 0
+    assert "UsageError: the environment says RANK=2 WORLD_SIZE=2" in error
+
+
+@pytest.mark.slow
+def test_two_processes_with_the_same_rank_are_refused() -> None:
+    job = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
+    results = _run_all([job, job])
+    for code, _, error in results:
+        assert code != 0
+        assert "UsageError: connect: 2 processes came with ranks [0, 0]; each rank must come once" in error
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_named_without_any_launcher() -> None:
+    """Nobody watches the ranks here: the survivor finds out by itself, signal included."""
+    program = _PROGRAM + (
+        "import os, signal\nif group.rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ngroup.barrier()\n"
+    )
+    job = {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
+    results = _finish([_start(program, {**job, "RANK": str(rank)}) for rank in range(2)])
+    assert results[1][0] == -9
+    assert "PeerDiedError" in results[0][2]
+    assert "was killed by SIGKILL (signal 9)" in results[0][2]
+
+
+def test_connect_works_in_this_process_too() -> None:
+    group = phalanx.connect()
+    assert (group.rank, group.size) == (0, 1)
+    group.barrier()
+    group.close()

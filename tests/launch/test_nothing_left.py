@@ -1,0 +1,156 @@
+"""After a clean end, after an exception, after SIGKILL of whoever started the ranks: nothing stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import phalanx
+from tests import leftovers
+from tests.run_ranks import Kind, every_kind, run_ranks
+
+_HANGING = """
+import os, sys, phalanx
+def program():
+    group: Any = phalanx.connect()
+    print(os.getpid(), os.getppid(), flush=True)
+    if group.rank == 0:
+        group.barrier()
+    else:
+        while True:
+            sum(range(1000))
+phalanx.spawn(program, ranks=2)
+"""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_ranks_end_with_the_process_that_spawned_them(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", _HANGING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as caller:
+        assert caller.stdout is not None
+        pids = {int(pid) for _ in range(2) for pid in caller.stdout.readline().split()}
+        assert len(pids) == 3
+        assert all(map(_is_alive, pids))
+        caller.send_signal(number)
+        assert caller.wait(20) != 0
+    assert leftovers.wait_until(lambda: not any(map(_is_alive, pids)), 10), [p for p in pids if _is_alive(p)]
+
+
+@pytest.mark.slow
+def test_ranks_end_with_the_process_they_were_forked_from() -> None:
+    def program() -> None:
+        group: Any = phalanx.connect(timeout_s=30)
+        if group.rank == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+        group.barrier()
+        while True:
+            sum(range(1000))
+
+    with pytest.raises(phalanx.RankFailedError, match="killed by SIGKILL"):
+        run_ranks("process", 2, program)
+    assert run_ranks("process", 2, lambda: phalanx.connect().size) == [2, 2], "the next spawn starts a new one"
+
+
+@every_kind
+def test_descriptors_and_segments_do_not_pile_up(kind: Kind) -> None:
+    def program() -> None:
+        group: Any = phalanx.connect()
+        part = group.split([0, 1])
+        part.empty(10).fill_(1)
+        part.barrier()
+        group.all_reduce(torch.ones(10), async_op=True).wait()
+
+    run_ranks(kind, 2, program)
+    gc.collect()
+    before = len(leftovers.open_descriptors()), leftovers.group_memory()
+    for _ in range(3):
+        run_ranks(kind, 2, program)
+    gc.collect()
+    assert (len(leftovers.open_descriptors()), leftovers.group_memory()) == before
+
+
+@every_kind
+def test_a_failed_spawn_leaves_no_descriptors(kind: Kind) -> None:
+    def program() -> None:
+        group: Any = phalanx.connect()
+        if group.rank == 1:
+            raise LookupError("on purpose")
+        group.barrier()
+
+    def fail() -> None:
+        with pytest.raises(LookupError):
+            run_ranks(kind, 2, program)
+
+    fail()
+    gc.collect()
+    before = len(leftovers.open_descriptors())
+    for _ in range(3):
+        fail()
+    gc.collect()
+    assert len(leftovers.open_descriptors()) == before
+    assert leftovers.wait_until(lambda: not leftovers.rank_processes())
+
+
+def test_descriptors_of_a_rank_do_not_pile_up() -> None:
+    def program() -> tuple[int, int]:
+        group: Any = phalanx.connect()
+
+        def use() -> None:
+            part = group.split([0, 1])
+            part.empty(10).fill_(1)
+            part.barrier()
+            part.barrier()
+
+        use()
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            use()
+        gc.collect()
+        return before, len(os.listdir("/proc/self/fd"))
+
+    for before, after in run_ranks("process", 2, program):
+        assert after == before
+
+
+def test_children_of_a_rank_end_with_it() -> None:
+    def program() -> int:
+        return subprocess.Popen(["sleep", "60"]).pid
+
+    (pid,) = run_ranks("process", 1, program)
+    assert leftovers.wait_until(lambda: not _is_alive(pid))
+
+
+@pytest.mark.parametrize("last_use", ["nothing", "collective", "message"])
+def test_a_group_that_nobody_holds_closes_itself(last_use: str) -> None:
+    """Whatever it did last: an operation that is over must not keep its group."""
+    before = leftovers.group_memory()
+    group: Any = phalanx.connect()
+    assert len(leftovers.group_memory()) > len(before)
+    if last_use == "collective":
+        group.all_reduce(torch.ones(3), async_op=True).wait()
+    if last_use == "message":
+        receive = group.recv(torch.zeros(3), 0, async_op=True)
+        group.send(torch.ones(3), 0, async_op=True).wait()
+        receive.wait()
+        del receive
+    del group
+    gc.collect()
+    assert leftovers.group_memory() == before

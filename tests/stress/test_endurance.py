@@ -1,0 +1,121 @@
+"""Long runs do not grow."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import phalanx
+from tests.checks import check, equal
+from tests.run_ranks import Kind, every_kind, run_ranks
+
+MIB = 1 << 20
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _use(group: Any, rounds: int) -> None:
+    """Ten collectives a round."""
+    small, large = torch.ones(10), torch.ones(20_000)
+    outputs = torch.ones(group.size, 10)
+    peer = (group.rank + 1) % group.size
+    for number in range(rounds):
+        for _ in range(3):
+            group.all_reduce(small)
+        group.broadcast(small, number % group.size)
+        group.all_gather_single(outputs, small)
+        group.barrier()
+        works = [group.all_reduce(small, async_op=True), group.barrier(async_op=True)]
+        works[1].wait()
+        group.all_reduce(small)
+        if number % 50 == 0:
+            group.all_reduce(large)
+            group.all_gather_object({"number": number})
+            work = group.recv(large, async_op=True)
+            group.send(large, peer)
+            work.wait()
+        else:
+            group.reduce_scatter_single(small, outputs)
+        small.fill_(1)
+
+
+@pytest.mark.slow
+@every_kind
+def test_a_hundred_thousand_collectives_do_not_grow(kind: Kind) -> None:
+    def program() -> tuple[int, int]:
+        group: Any = phalanx.connect(timeout_s=60)
+        _use(group, 500)
+        gc.collect()
+        group.barrier()
+        before, segment = _resident_bytes(), group.size_bytes
+        _use(group, 10_000)
+        gc.collect()
+        group.barrier()
+        equal(group.size_bytes, segment)
+        return before, _resident_bytes()
+
+    for before, after in run_ranks(kind, 2, program, timeout_s=200):
+        assert after - before < 4 * MIB, f"grew by {(after - before) / MIB:.1f} MiB"
+
+
+@pytest.mark.slow
+def test_failed_calls_do_not_grow() -> None:
+    def program() -> None:
+        group: Any = phalanx.connect(timeout_s=60)
+
+        def fail(times: int) -> None:
+            for _ in range(times):
+                try:
+                    group.all_reduce(torch.ones(2, device="meta") if group.rank == 1 else torch.ones(2))
+                except (phalanx.UsageError, phalanx.PeerFailedError):
+                    continue
+
+        fail(500)
+        before = _resident_bytes()
+        fail(3000)
+        group.barrier()
+        check(_resident_bytes() - before < 4 * MIB, _resident_bytes() - before)
+
+    run_ranks("process", 2, program)
+
+
+@pytest.mark.slow
+def test_groups_that_come_and_go_do_not_grow() -> None:
+    def program() -> None:
+        group: Any = phalanx.connect(timeout_s=60)
+
+        def regroup(times: int) -> None:
+            for _ in range(times):
+                part = group.split([0, 1])
+                part.all_reduce(torch.ones(10_000))
+                part.all_reduce(part.empty(10_000))
+                part.close()
+
+        regroup(20)
+        gc.collect()
+        before, descriptors = _resident_bytes(), len(os.listdir("/proc/self/fd"))
+        regroup(150)
+        gc.collect()
+        check(_resident_bytes() - before < 8 * MIB, _resident_bytes() - before)
+        equal(len(os.listdir("/proc/self/fd")), descriptors)
+
+    run_ranks("process", 2, program)
+
+
+def test_the_memory_of_a_group_is_bounded() -> None:
+    def program() -> int:
+        group: Any = phalanx.connect()
+        before: int = group.size_bytes
+        group.all_reduce(torch.ones(8 * MIB))
+        equal(group.size_bytes, before, "it does not grow with the tensors")
+        return before
+
+    (size_bytes,) = set(run_ranks("thread", 8, program))
+    assert size_bytes <= 64 * MIB

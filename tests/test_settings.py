@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from phalanx.errors import UsageError
+from phalanx.settings import (
+    DEFAULT_GRACE_S,
+    DEFAULT_TIMEOUT_S,
+    Placement,
+    Settings,
+    copy_environment,
+    read_placement,
+    read_settings,
+    torch_threads,
+)
+
+
+def test_defaults_hold_in_an_empty_environment() -> None:
+    assert read_settings({}) == Settings(DEFAULT_TIMEOUT_S, DEFAULT_GRACE_S)
+
+
+def test_the_environment_beats_the_defaults() -> None:
+    assert read_settings({"PHALANX_TIMEOUT_S": "2.5", "PHALANX_GRACE_S": "3"}) == Settings(2.5, 3.0)
+
+
+@pytest.mark.parametrize("name", ["PHALANX_TIMEOUT_S", "PHALANX_GRACE_S"])
+@pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan"])
+def test_a_bad_value_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(UsageError) as failure:
+        read_settings({name: text})
+    assert str(failure.value) == f'{name} is "{text}"; give a positive number of seconds'
+
+
+def test_a_copy_of_the_environment_takes_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_TEST_A", "1")
+    copied = copy_environment(PHALANX_TEST_B="2")
+    assert (copied["PHALANX_TEST_A"], copied["PHALANX_TEST_B"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("3", 3), ("0", 5), ("many", 5), ("", 5)])
+def test_omp_num_threads_counts_when_it_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str, expected: int) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert torch_threads(5) == expected
+
+
+def test_without_a_launcher_there_is_no_placement() -> None:
+    assert read_placement({}) is None
+    assert read_placement({"RANK": "0"}) is None
+
+
+def test_torchrun_places_by_rank_and_world_size() -> None:
+    environment = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+    placement = read_placement(environment)
+    assert placement == Placement(1, 3, "torchrun:host:29500:::3")
+    restarted = read_placement({**environment, "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"})
+    assert restarted is not None
+    assert restarted.meeting == "torchrun:host:29500:x:1:3"
+
+
+def test_openmpi_places_by_namespace() -> None:
+    environment = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    assert read_placement({**environment, "PMIX_NAMESPACE": "job7"}) == Placement(0, 2, "ompi:job7:2")
+    assert read_placement(environment, parent=12) == Placement(0, 2, "ompi:12:2")
+
+
+def test_mpich_places_by_the_parent_process() -> None:
+    assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == Placement(4, 5, "pmi:99:5")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "2", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "zero", "WORLD_SIZE": "2"},
+        {"PMI_RANK": "0"},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "0"},
+    ],
+)
+def test_a_contradictory_placement_is_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="the rank must be from 0 to the size less 1"):
+        read_placement(environment, parent=1)

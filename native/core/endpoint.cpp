@@ -33,7 +33,7 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
 
 // Spinning is for the time a peer needs on another core. Beyond that yielding costs little more where cores are free, and
 // everything is gained where they are not: other programs may have taken them.
-Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{10'000, 1'000'000}; }
+Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{5'000, 1'000'000}; }
 
 std::uint64_t pack_what(const Call& call) {
   return std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 | std::uint64_t(call.op) << 16 |
@@ -125,6 +125,7 @@ void Endpoint::publish(const Call& call, const std::byte* data, std::size_t byte
   post.extra = extra;
   post.factor = call.factor;
   if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq_), data, bytes);
+  tell_core();
   layout_.progress(rank_).arrived.store(seq_, std::memory_order_seq_cst);
   // Pairs with the load in await_arrivals: payload and signature are visible first.
   post.seq.store(seq_, std::memory_order_seq_cst);
@@ -251,7 +252,7 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
       if (ready(peer)) return;
       cpu_relax();
     }
-  } while (monotonic_ns() < spin_until);
+  } while (!shares_core_with(peer) && monotonic_ns() < spin_until);
   const std::int64_t yield_until = spin_until + patience_.yield_ns;
   do {
     for (int i = 0; i < 16; ++i) {

@@ -117,6 +117,11 @@ class Endpoint {
 
   std::uint32_t add_location(const std::string& text) noexcept;
   const Patience& patience() const noexcept { return patience_; }
+  void tell_core() noexcept { layout_.progress(rank_).core.store(sched_getcpu(), std::memory_order_relaxed); }
+  // Whether spinning would keep the peer from running: it was last seen on this very core.
+  bool shares_core_with(int peer) const noexcept {
+    return layout_.progress(peer).core.load(std::memory_order_relaxed) == sched_getcpu();
+  }
   bool is_crowded() const noexcept { return layout_.header().is_crowded != 0; }
 
  private:

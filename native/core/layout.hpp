@@ -72,6 +72,7 @@ struct Progress {
   alignas(kCacheLine) std::atomic<std::uint64_t> step;
   alignas(kCacheLine) std::atomic<Seq> arrived;
   std::atomic<Seq> finished;
+  std::atomic<std::int32_t> core;  // where the rank ran when it last called: a hint for those who wait for it
 };
 
 struct alignas(kCacheLine) Bell {

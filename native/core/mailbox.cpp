@@ -66,6 +66,7 @@ void Mailbox::close() {
 
 std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes) {
   endpoint_->throw_if_faulty();
+  endpoint_->tell_core();
   auto transfer = std::make_shared<Transfer>();
   transfer->call = call;
   transfer->tag = tag;
@@ -497,6 +498,9 @@ bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_n
     }
     return done();
   };
+  const auto is_peer_here = [&] {
+    return transfer != nullptr && transfer->peer() >= 0 && endpoint_->shares_core_with(transfer->peer());
+  };
   const Patience& patience = endpoint_->patience();
   const std::int64_t start = monotonic_ns();
   const std::int64_t spin_until = start + patience.spin_ns, yield_until = spin_until + patience.yield_ns;
@@ -505,7 +509,7 @@ bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_n
       if (try_once()) return true;
       if (patience.spin_ns > 1000) cpu_relax(); else sched_yield();
     }
-    if (monotonic_ns() > spin_until) break;
+    if (monotonic_ns() > spin_until || is_peer_here()) break;
   }
   while (monotonic_ns() < std::min(yield_until, deadline_ns)) {
     for (int i = 0; i < 8; ++i) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 namespace phalanx {
 namespace {
@@ -102,6 +103,7 @@ void Endpoint::begin(const Call& call) {
   throw_if_faulty();
   ++seq_;
   if (seq_ > kPosts) await_departure(call, seq_ - kPosts);
+  if (!unseen_.empty() && unseen_.front() + kPosts <= seq_) compare_unseen();  // before our own post is written over
   write_journal(call);
 }
 
@@ -120,8 +122,8 @@ void Endpoint::write_journal(const Call& call) noexcept {
 
 void Endpoint::publish(const Call& call, const std::byte* data, std::size_t bytes, std::uint64_t extra) {
   Post& post = layout_.post(rank_, seq_);
-  post.signature = call.signature();
-  post.count = call.count;
+  post.signature.store(call.signature(), std::memory_order_relaxed);
+  post.count.store(call.count, std::memory_order_relaxed);
   post.extra = extra;
   post.factor = call.factor;
   if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq_), data, bytes);
@@ -155,9 +157,10 @@ void Endpoint::await_arrivals(const Call& call, int first, int last) {
 
 void Endpoint::compare(const Call& call, int peer) {
   const Post& post = layout_.post(peer, seq_);
-  if (post.signature == call.signature() && post.count == call.count) [[likely]]
+  const std::uint64_t signature = post.signature.load(std::memory_order_relaxed);
+  if (signature == call.signature() && post.count.load(std::memory_order_relaxed) == call.count) [[likely]]
     return;
-  if (operation_of(post.signature) == Operation::kRefused) {
+  if (operation_of(signature) == Operation::kRefused) {
     end();
     throw Trouble(FaultKind::kPeerFailed, peer, rank_, seq_, reinterpret_cast<const char*>(layout_.slot(peer, seq_)),
                   false);
@@ -165,9 +168,37 @@ void Endpoint::compare(const Call& call, int peer) {
   fail(FaultKind::kMismatch, peer, "");
 }
 
+void Endpoint::compare_unseen() {
+  for (const Seq seq : unseen_) {
+    const Post& mine = layout_.post(rank_, seq);
+    const std::uint64_t signature = mine.signature.load(std::memory_order_relaxed);
+    const std::uint64_t count = mine.count.load(std::memory_order_relaxed);
+    for (int peer = 0; peer < num_ranks_; ++peer) {
+      const Post& post = layout_.post(peer, seq);
+      if (post.seq.load(std::memory_order_seq_cst) != seq) continue;  // written over already: too late to tell
+      const std::uint64_t its_signature = post.signature.load(std::memory_order_acquire);
+      const std::uint64_t its_count = post.count.load(std::memory_order_acquire);
+      if (post.seq.load(std::memory_order_seq_cst) != seq) continue;
+      if (operation_of(its_signature) == Operation::kRefused || (its_signature == signature && its_count == count)) continue;
+      const Seq now = std::exchange(seq_, seq);  // the fault belongs to that operation
+      try {
+        fail(FaultKind::kMismatch, peer, "");
+      } catch (...) {
+        seq_ = now;
+        throw;
+      }
+    }
+  }
+  unseen_.clear();
+}
+
 Stage Endpoint::claim_stage(const Call& call, StageUse use) {
   if (!is_stage_reserved_) {
-    reserve(layout_.stage(rank_), layout_.stage_bytes());
+    try {
+      reserve(layout_.stage(rank_), layout_.stage_bytes());
+    } catch (const OutOfMemory& shortage) {
+      fail(FaultKind::kOutOfMemory, rank_, shortage.numbers());
+    }
     is_stage_reserved_ = true;
   }
   // All ranks count operations alike, so they agree on the half.
@@ -283,7 +314,8 @@ void Endpoint::throw_if_ancestor_failed() {
 void Endpoint::check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready) {
   throw_if_faulty();
   throw_if_ancestor_failed();
-  const int dead = peers_.find_dead();
+  int dead = peers_.find_dead();
+  int left = -1;
   int missing = -1;
   int num_missing = 0;
   for (int peer = first; peer < last; ++peer) {
@@ -291,10 +323,16 @@ void Endpoint::check_trouble(const Call& call, int first, int last, const std::f
     if (missing < 0) missing = peer;
     ++num_missing;
     // It posts everything before it leaves, so look once more after seeing that it left.
-    if (layout_.member(peer).state.load() == MemberState::kLeft && !ready(peer)) fail(FaultKind::kPeerLeft, peer, "");
+    if (left < 0 && layout_.member(peer).state.load() == MemberState::kLeft && !ready(peer)) left = peer;
   }
   if (num_missing == 0) return;
+  if (left >= 0) {
+    // Perhaps it left because of somebody's death or fault, which is then the better reason.
+    throw_if_faulty();
+    dead = peers_.find_dead();
+  }
   if (dead >= 0) fail(FaultKind::kPeerDied, dead, "");
+  if (left >= 0) fail(FaultKind::kPeerLeft, left, "");
   if (monotonic_ns() >= call.deadline_ns) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1, "");
   if (interrupted != nullptr && interrupted()) fail(FaultKind::kInterrupted, rank_, "");
 }

@@ -78,7 +78,11 @@ class Endpoint {
   void await_arrivals(const Call& call) {
     await_arrivals(call, 0, num_ranks_);
     all_arrived_ = seq_;
+    if (!unseen_.empty()) [[unlikely]]
+      compare_unseen();
   }
+  // This rank goes on without looking what the others called: it will look later.
+  void leave_unseen() { unseen_.push_back(seq_); }
   const std::byte* payload(int peer, std::size_t bytes) const noexcept {
     return bytes <= kInlineBytes ? layout_.post(peer, seq_).payload : layout_.slot(peer, seq_);
   }
@@ -127,6 +131,7 @@ class Endpoint {
  private:
   void await_arrivals(const Call& call, int first, int last);
   void compare(const Call& call, int peer);
+  void compare_unseen();
   void await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready);
   void check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready);
   void wake_sleepers() noexcept;
@@ -140,6 +145,7 @@ class Endpoint {
   Seq all_arrived_ = 0;             // every peer is known to have reached this operation
   Seq stage_used_[kStageSets] = {}; // the operation that last wrote a stage set of ours
   bool is_stage_reserved_ = false;
+  std::vector<Seq> unseen_;         // operations whose other callers have not been compared, at most kPosts
   std::uint32_t num_locations_ = 1; // 0 means unknown
   std::uint32_t fork_generation_;
   Patience patience_;

@@ -67,6 +67,8 @@ bool Lane::run_next() {
     entry->job(*endpoint_);
   } catch (const Trouble& caught) {
     trouble = caught;
+  } catch (const std::exception& caught) {  // such as no memory for a piece
+    trouble.emplace(FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), caught.what(), false);
   }
   num_queued_.fetch_sub(1);
   entry->job = nullptr;  // what it holds goes before anybody sees it done

@@ -44,7 +44,8 @@ inline constexpr std::size_t kBulkBuffers = 3;
 enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead };
 
 enum class FaultKind : std::uint32_t {
-  kNone, kMismatch, kTimeout, kPeerDied, kPeerLeft, kPeerFailed, kAborted, kInterrupted
+  kNone, kMismatch, kTimeout, kPeerDied, kPeerLeft, kPeerFailed, kAborted, kInterrupted,
+  kOutOfMemory
 };
 
 // Death notices: exit code 0..255, or 256 + signal, or unknown.
@@ -61,8 +62,9 @@ struct alignas(kCacheLine) Member {
 
 struct alignas(2 * kCacheLine) Post {
   std::atomic<Seq> seq;
-  std::uint64_t signature;  // what all ranks must agree on, see Call::signature
-  std::uint64_t count;
+  // What all ranks must agree on, see Call::signature. Atomic, because a root that ran ahead looks at them later.
+  std::atomic<std::uint64_t> signature;
+  std::atomic<std::uint64_t> count;
   std::uint64_t extra;      // symmetric address, or the number of steps this rank needs
   double factor;            // premul_sum
   std::byte payload[kInlineBytes];

@@ -64,7 +64,8 @@ void Mailbox::close() {
   fail_all(Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", true));
 }
 
-std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes) {
+std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
+                                         std::shared_ptr<void> keep) {
   endpoint_->throw_if_faulty();
   endpoint_->tell_core();
   auto transfer = std::make_shared<Transfer>();
@@ -72,6 +73,7 @@ std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, st
   transfer->tag = tag;
   transfer->data = data;
   transfer->bytes = bytes;
+  transfer->keep = std::move(keep);
   const std::lock_guard lock(mutex_);
   if (!transfer->is_send()) {
     receives_.push_back(transfer);
@@ -86,7 +88,11 @@ std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, st
     }
   } else {
     if (bytes > eager_limit_ && !is_bulk_reserved_) {
-      reserve(layout_.bulk(rank_, 0), kBulkBuffers * layout_.bulk_bytes());
+      try {
+        reserve(layout_.bulk(rank_, 0), kBulkBuffers * layout_.bulk_bytes());
+      } catch (const OutOfMemory& shortage) {
+        throw Trouble(FaultKind::kOutOfMemory, rank_, rank_, 0, shortage.numbers(), false);
+      }
       is_bulk_reserved_ = true;
     }
     auto& queue = sends_[std::size_t(call.root)];

@@ -26,6 +26,7 @@ struct Transfer {
   std::uint64_t tag = 0;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  std::shared_ptr<void> keep;
 
   std::atomic<bool> is_done{false};
   std::optional<Trouble> trouble;  // set before is_done
@@ -45,7 +46,9 @@ class Mailbox {
   explicit Mailbox(std::shared_ptr<Endpoint> endpoint);
   ~Mailbox();
 
-  std::shared_ptr<Transfer> start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes);
+  // `keep` lives as long as the transfer.
+  std::shared_ptr<Transfer> start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
+                                  std::shared_ptr<void> keep = nullptr);
   // Let it go on by itself from here.
   void detach(const std::shared_ptr<Transfer>& transfer);
   // False if it is not done by then; it goes on. With `is_final`, it is withdrawn and the trouble thrown.

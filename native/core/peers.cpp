@@ -38,9 +38,8 @@ std::int32_t from_wait_status(int status) {
 struct PidfdInfo {
   std::uint64_t mask;
   std::uint64_t cgroup;
-  std::uint32_t ids[12];
+  std::uint32_t ids[11];
   std::int32_t exit_code;
-  std::uint32_t rest[3];
 };
 constexpr std::uint64_t kPidfdInfoExit = 1u << 3;
 

@@ -59,6 +59,7 @@ class Arguments {
       PyErr_Clear();
       fail(std::string("argument '") + names_[at] + "' must be a whole number");
     }
+    if (value != static_cast<int>(value)) fail(std::string("argument '") + names_[at] + "' is out of range");
     return static_cast<int>(value);
   }
   int required_integer(std::size_t at) const {

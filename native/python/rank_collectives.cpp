@@ -121,8 +121,10 @@ PerRank<std::size_t> split_bytes(const Tensor& tensor, nb::handle splits, int nu
   PerRank<std::size_t> bytes;
   std::uint64_t total = 0;
   for (nb::handle item : splits) {
-    const auto size = nb::cast<std::int64_t>(item);
-    if (size < 0) throw UsageProblem(std::string(role) + " split sizes must not be negative");
+    if (!PyLong_Check(item.ptr())) throw UsageProblem(std::string(role) + " split sizes must be whole numbers");
+    const long long size = PyLong_AsLongLong(item.ptr());
+    if (size == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+    if (size < 0) throw UsageProblem(std::string(role) + " split sizes must be from 0 to the number of rows");
     bytes.push_back(std::size_t(size) * row);
     total += std::uint64_t(size);
   }
@@ -478,9 +480,9 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
     }
     auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
     nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
-    work->transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes);
+    work->transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes, place.piece);
     work->unpack = place.piece;
-    pending_messages_.emplace_back(work->transfer, result);
+    pending_messages_.emplace_back(work->transfer, nb::borrow(object));
     mailbox_->detach(work->transfer);
     return result;
   } catch (const UsageProblem& problem) {

@@ -20,7 +20,8 @@ const char* operation_name(Operation operation) noexcept {
 
 const char* fault_name(FaultKind kind) noexcept {
   static constexpr const char* names[] = {"none",      "mismatch",    "timeout", "peer_died",
-                                          "peer_left", "peer_failed", "aborted", "interrupted"};
+                                          "peer_left", "peer_failed", "aborted", "interrupted",
+                                          "out_of_memory"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -38,7 +39,13 @@ RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double defa
       sites_(std::move(package_folder)),
       explain_(std::move(explain)) {}
 
-RankEndpoint::~RankEndpoint() { close(); }
+RankEndpoint::~RankEndpoint() {
+  close();
+  if (endpoint_->is_owner()) return;
+  // After fork the threads are not here, and what they held can't even be destroyed.
+  (void)lane_.release();
+  (void)mailbox_.release();
+}
 
 void RankEndpoint::close() {
   if (is_closed_) return;
@@ -193,8 +200,15 @@ nb::object RankEndpoint::refuse(const std::string& operation, const std::string&
 }
 
 void RankEndpoint::prune_pending() {
-  while (!pending_collectives_.empty() && pending_collectives_.front().first->is_done()) pending_collectives_.pop_front();
-  while (!pending_messages_.empty() && pending_messages_.front().first->is_done.load()) pending_messages_.pop_front();
+  // An entry dies after it has left the queue: freeing a tensor may let another thread in here.
+  while (!pending_collectives_.empty() && pending_collectives_.front().first->is_done()) {
+    const auto gone = std::move(pending_collectives_.front());
+    pending_collectives_.pop_front();
+  }
+  while (!pending_messages_.empty() && pending_messages_.front().first->is_done.load()) {
+    const auto gone = std::move(pending_messages_.front());
+    pending_messages_.pop_front();
+  }
 }
 
 }  // namespace phalanx::python

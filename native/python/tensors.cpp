@@ -138,6 +138,8 @@ Tensor view_tensor(nb::handle object, const char* role, Use use) {
     if (i < static_cast<int>(kShapeDims)) result.shape[i] = static_cast<std::uint64_t>(t.shape[i]);
   }
   if (is_contiguous(t)) return result;
+  if (nb::cast<bool>(object.attr("is_neg")()))
+    throw UsageProblem(std::string(role) + " is a lazy negative view; pass tensor.resolve_neg()");
   if (use == Use::kWrite && has_overlap(t))
     throw UsageProblem(std::string(role) + " is an expanded view whose elements share memory; pass tensor.contiguous()");
   view.shape.assign(t.shape, t.shape + t.ndim);

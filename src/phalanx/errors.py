@@ -56,8 +56,7 @@ class PhalanxError(RuntimeError):
 
 
 def _rebuild(kind: type[PhalanxError], message: str, attributes: dict[str, Any]) -> PhalanxError:
-    error = kind.__new__(kind, message)
-    RuntimeError.__init__(error, message)
+    error = kind(message)
     error.__dict__.update(attributes)
     return error
 

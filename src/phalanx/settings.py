@@ -66,7 +66,7 @@ def _positive(environment: Mapping[str, str], name: str, default: float) -> floa
         value = float(text)
     except ValueError:
         value = -1.0
-    if value <= 0:
+    if not 0 < value < float("inf"):
         raise UsageError(f'{name} is "{text}"; give a positive number of seconds')
     return value
 

@@ -131,7 +131,7 @@ void all_reduce_large(Endpoint& self, const Call& call, std::byte* data, const S
 void reduce_one_shot(Endpoint& self, const Call& call, std::byte* data, std::size_t bytes) {
   const bool is_root = self.rank() == call.root;
   self.publish(call, data, is_root ? 0 : bytes);
-  if (!is_root) return;
+  if (!is_root) return self.leave_unseen();
   self.await_arrivals(call);
   ReductionSources sources(self, call);
   for (int peer = 0; peer < self.num_ranks(); ++peer)

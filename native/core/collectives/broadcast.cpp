@@ -8,7 +8,7 @@ namespace {
 void broadcast_one_shot(Endpoint& self, const Call& call, std::byte* data, std::size_t bytes) {
   const bool is_root = self.rank() == call.root;
   self.publish(call, data, is_root ? bytes : 0);
-  if (is_root) return;
+  if (is_root) return self.leave_unseen();
   self.await_arrival(call, call.root);
   if (bytes != 0) std::memcpy(data, self.payload(call.root, bytes), bytes);
 }

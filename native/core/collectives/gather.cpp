@@ -8,7 +8,7 @@ void gather_one_shot(Endpoint& self, const Call& call, const std::byte* input, s
                      std::size_t bytes) {
   const bool is_root = self.rank() == call.root;
   self.publish(call, input, is_root ? 0 : bytes);
-  if (!is_root) return;
+  if (!is_root) return self.leave_unseen();
   self.await_arrivals(call);
   for (int peer = 0; peer < self.num_ranks() && bytes != 0; ++peer)
     std::memmove(outputs[peer], peer == self.rank() ? input : self.payload(peer, bytes), bytes);

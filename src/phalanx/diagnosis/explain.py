@@ -20,6 +20,7 @@ from phalanx.errors import (
     PeerFailedError,
     PeerLeftError,
     PhalanxError,
+    SharedMemoryError,
     UsageError,
 )
 
@@ -275,6 +276,9 @@ def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
     rank = facts["culprit"]
     told = facts["text"].splitlines()[0] if facts["text"] else "an exception"
     how = "had its arguments refused" if not facts["is_fatal"] else "raised"
+    if rank < 0:  # in a group that this one was split from, where ranks have other numbers
+        lines = _lines(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
+        return _error(PeerFailedError, f"another rank raised: {told}", lines, facts, scene)
     lines = _lines(("here", _here(facts, scene)), ("do", f"mend the call on rank {rank}"))
     return _error(PeerFailedError, f"{_process(scene, rank)} {how}: {told}", lines, facts, scene, [rank])
 
@@ -292,6 +296,20 @@ def _interrupted(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(AbortedError, f"rank {rank} was interrupted", lines, facts, scene, [rank])
 
 
+def _out_of_memory(facts: Facts, scene: Scene) -> PhalanxError:
+    needed, available = (int(number) for number in facts["text"].split())
+    told = f"rank {facts['culprit']} has not enough shared memory"
+    lines = _lines(
+        ("needed", f"{needed / 2**20:.1f} MiB"),
+        ("available", f"{available / 2**20:.1f} MiB (memory, control-group and address-space limits)"),
+        ("do", "use fewer ranks or smaller tensors, or raise the limit"),
+    )
+    error = _error(SharedMemoryError, told, lines, facts, scene, [facts["culprit"]])
+    assert isinstance(error, SharedMemoryError)
+    error.needed_bytes, error.available_bytes = needed, available
+    return error
+
+
 def _unknown(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(InternalError, f"unknown trouble {dict(facts)}", "", facts, scene)
 
@@ -307,4 +325,5 @@ _EXPLAINERS: dict[str, Callable[[Facts, Scene], PhalanxError]] = {
     "peer_failed": _peer_failed,
     "aborted": _aborted,
     "interrupted": _interrupted,
+    "out_of_memory": _out_of_memory,
 }

@@ -66,7 +66,8 @@ class Coalescing:
             return
         names = {name for name, _, _ in self._calls}
         if len(names) > 1:
-            raise UsageError(f"a coalescing block requires all collectives to be the same type, not {sorted(names)}")
+            told = f"a coalescing block requires all collectives to be the same type, not {sorted(names)}"
+            raise self._group.refuse(self._calls[0][0].removesuffix("_single"), told)
         self._work = self._launch()
         if not self._async_op:
             self._work.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections import Counter
@@ -18,7 +19,7 @@ from phalanx.diagnosis import Scene, explain
 from phalanx.engine import RankEndpoint, create_group_segment, create_symmetric_segment
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
-from phalanx.groups.coalescing import Coalescing
+from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
@@ -42,6 +43,7 @@ class SharedMemoryGroup(RankEndpoint):
         self._ranks = tuple(ranks)
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()
+        _close_at_exit(self)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -79,6 +81,25 @@ class SharedMemoryGroup(RankEndpoint):
     broadcast_object = objects.broadcast_object
     scatter_object = objects.scatter_object
 
+    def all_gather_coalesced(
+        self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], *, async_op: bool = False
+    ) -> CombinedWork | None:
+        """Gather several tensors at once: rank i's inputs[k] arrives in outputs[i][k] on every rank.
+
+        Raises:
+            PhalanxError: As any collective.
+        """
+        lists = list(zip(*outputs, strict=True)) if outputs else []
+        works = [
+            self.all_gather(list(outputs_of_one), tensor, async_op=True)
+            for outputs_of_one, tensor in zip(lists, inputs, strict=True)
+        ]
+        combined = CombinedWork(works)
+        if async_op:
+            return combined
+        combined.wait()
+        return None
+
     def empty(self, *shape: int, dtype: torch.dtype | None = None, timeout_s: Timeout = None) -> torch.Tensor:
         """Return an uninitialised tensor in memory that all ranks share: its all_reduce needs no copies.
 
@@ -89,6 +110,7 @@ class SharedMemoryGroup(RankEndpoint):
             MismatchError: Ranks ask for different sizes.
             OperationTimeoutError: Not every rank came.
         """
+        self._require_open("empty")
         dtype = dtype or torch.get_default_dtype()
         count = torch.Size(shape).numel()
         size_bytes = count * dtype.itemsize
@@ -120,6 +142,7 @@ class SharedMemoryGroup(RankEndpoint):
             UsageError: A rank is outside this group or given twice.
             OperationTimeoutError: A member did not come.
         """
+        self._require_open("split")
         self._check_ranks(ranks)
         members = sorted(ranks)
         if self.rank not in members:
@@ -155,16 +178,17 @@ class SharedMemoryGroup(RankEndpoint):
             UsageError: The groups disagree on the size, or more ranks came.
             OperationTimeoutError: Not all came.
         """
+        self._require_open("merge")
         limit = _seconds(timeout_s, self.timeout_s)
         gathering = Gathering(
-            name=f"merge at {place}|{size}",
+            name=f"merge at {place}",
             is_complete=lambda cards: len(cards) >= size,
-            order=sorted,
+            order=_order_merged,
             create=lambda cards: create_group_segment(name or f"merge:{place}", size, crowd=max(self.crowd, size)),
             describe_missing=lambda cards: f"{len(cards)} of {size} ranks came to merge",
             timeout_s=limit,
         )
-        card = (min(self.ranks), self.name, self.nonce.hex(), self.rank)
+        card = (min(self.ranks), self.name, self.nonce.hex(), self.rank, size)
         outcome = meet(gathering, card)
         return self._attach(outcome, range(size), limit)
 
@@ -240,8 +264,31 @@ class SharedMemoryGroup(RankEndpoint):
             create=create,
             describe_missing=lambda cards: f"ranks {sorted(set(members) - {its[0] for its in cards})} did not come",
             timeout_s=timeout_s,
+            check=lambda: self._check_members(kind, members),
         )
         return meet(gathering, card)
+
+    def _check_members(self, kind: str, members: Sequence[int]) -> None:
+        """Raise when a member has died or left, so that nobody waits for it in vain."""
+        gone = set(self.find_dead())
+        if not gone.intersection(members):
+            return
+        rows = self.snapshot()
+        rank = next(rank for rank in members if rank in gone)
+        fault = "peer_died" if rows[rank]["state"] == "dead" else "peer_left"
+        facts = {
+            "kind": fault,
+            "operation": kind,
+            "culprit": rank,
+            "reporter": self.rank,
+            "text": "",
+            "is_fatal": False,
+        }
+        raise explain(facts, Scene(self.name, self.rank, self.size, rows))
+
+    def _require_open(self, operation: str) -> None:
+        if self.is_closed:
+            raise explain({"kind": "closed", "operation": operation}, Scene(self.name, self.rank, self.size))
 
     def _regroup(self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout) -> SharedMemoryGroup:
         limit = _seconds(timeout_s, self.timeout_s)
@@ -266,6 +313,22 @@ class SharedMemoryGroup(RankEndpoint):
         return group
 
 
+_living: weakref.WeakSet[SharedMemoryGroup] = weakref.WeakSet()
+
+
+def _close_at_exit(group: SharedMemoryGroup) -> None:
+    """Let a process that ends without close() leave in good order: its peers must not take it for dead."""
+    if not _living:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _living.add(group)
+
+
+def _close_all() -> None:
+    for group in list(_living):
+        RankEndpoint.close(group)
+
+
 def _seconds(timeout_s: Timeout, default: float) -> float:
     if timeout_s is None:
         return default
@@ -273,6 +336,15 @@ def _seconds(timeout_s: Timeout, default: float) -> float:
     if not value > 0:
         raise UsageError(f"a timeout of {value} s is not possible; give a positive number")
     return value
+
+
+def _order_merged(cards: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    sizes = sorted({card[-1] for card in cards})
+    if sizes != [len(cards)]:
+        raise UsageError(
+            f"merge: {len(cards)} ranks came and gave the sizes {sizes}; all must give the number of ranks"
+        )
+    return sorted(cards)
 
 
 def _check_same_request(cards: Sequence[tuple[Any, ...]]) -> None:

@@ -62,6 +62,7 @@ class Gathering:
         create: Makes the memory for that many participants.
         describe_missing: Says who has not come, for the error.
         timeout_s: How long to wait for everybody.
+        check: Raises when it is known that somebody can't come; asked now and then.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Gathering:
     create: Callable[[Sequence[Any]], Memory]
     describe_missing: Callable[[Sequence[Any]], str]
     timeout_s: float
+    check: Callable[[], None] = lambda: None
 
 
 def meet(gathering: Gathering, card: Any) -> Outcome:
@@ -125,6 +127,7 @@ def _visit(gathering: Gathering, address: bytes, card: Any, deadline: float) -> 
         try:
             connection.send(pickle.dumps(card))
             while not select.select([connection], [], [], _POLL_S)[0]:
+                gathering.check()
                 if time.monotonic() > deadline + 1:  # the host's own deadline comes first, with better words
                     raise _too_late(gathering, [card])
             message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 1)
@@ -152,6 +155,7 @@ class _Host:
         try:
             while not self._gathering.is_complete([card, *self._guests.values()]):
                 self._admit()
+                self._gathering.check()
                 if time.monotonic() > self._deadline:
                     raise _too_late(self._gathering, [card, *self._guests.values()])
             return self._hand_round(card)

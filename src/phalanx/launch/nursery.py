@@ -80,6 +80,8 @@ def shared_zygote() -> ZygoteClient:
     """Return this process's zygote, started if there is none. It costs one import of torch, so there is only one."""
     with _lock:
         if not _shared or not _shared[0].is_usable():
+            for dead in _shared:
+                dead.close()
             _shared[:] = [ZygoteClient()]
         return _shared[0]
 

@@ -112,6 +112,8 @@ class _Watch:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._running or any(isinstance(key.data, int) for key in self._selector.get_map().values()):
             for key, _ in self._selector.select(self._patience(deadline)):
+                if key.fd not in self._selector.get_map():
+                    continue  # read to its end by an event before it
                 if isinstance(key.data, int):
                     self._read_report(key.fd, key.data)
                 else:

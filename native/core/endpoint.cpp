@@ -103,7 +103,7 @@ void Endpoint::begin(const Call& call) {
   throw_if_faulty();
   ++seq_;
   if (seq_ > kPosts) await_departure(call, seq_ - kPosts);
-  if (!unseen_.empty() && unseen_.front() + kPosts <= seq_) compare_unseen();  // before our own post is written over
+  if (!unseen_.empty() && unseen_.front() + kPosts <= seq_) compare_oldest_unseen();  // its post is about to be reused
   write_journal(call);
 }
 
@@ -168,28 +168,30 @@ void Endpoint::compare(const Call& call, int peer) {
   fail(FaultKind::kMismatch, peer, "");
 }
 
-void Endpoint::compare_unseen() {
-  for (const Seq seq : unseen_) {
-    const Post& mine = layout_.post(rank_, seq);
-    const std::uint64_t signature = mine.signature.load(std::memory_order_relaxed);
-    const std::uint64_t count = mine.count.load(std::memory_order_relaxed);
-    for (int peer = 0; peer < num_ranks_; ++peer) {
-      const Post& post = layout_.post(peer, seq);
-      if (post.seq.load(std::memory_order_seq_cst) != seq) continue;  // written over already: too late to tell
-      const std::uint64_t its_signature = post.signature.load(std::memory_order_acquire);
-      const std::uint64_t its_count = post.count.load(std::memory_order_acquire);
-      if (post.seq.load(std::memory_order_seq_cst) != seq) continue;
-      if (operation_of(its_signature) == Operation::kRefused || (its_signature == signature && its_count == count)) continue;
-      const Seq now = std::exchange(seq_, seq);  // the fault belongs to that operation
-      try {
-        fail(FaultKind::kMismatch, peer, "");
-      } catch (...) {
-        seq_ = now;
-        throw;
-      }
-    }
-  }
+void Endpoint::compare_oldest_unseen() {
+  compare_unseen(unseen_.front());
+  unseen_.clear();  // who disagrees once disagrees again: looking at one in kPosts finds it, and costs nothing
+}
+
+void Endpoint::compare_all_unseen() {
+  for (const Seq seq : unseen_) compare_unseen(seq);
   unseen_.clear();
+}
+
+void Endpoint::compare_unseen(Seq seq) {
+  const Post& mine = layout_.post(rank_, seq);
+  const std::uint64_t signature = mine.signature.load(std::memory_order_relaxed);
+  const std::uint64_t count = mine.count.load(std::memory_order_relaxed);
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    const Post& post = layout_.post(peer, seq);
+    if (post.seq.load(std::memory_order_seq_cst) != seq) continue;  // written over already: too late to tell
+    const std::uint64_t its_signature = post.signature.load(std::memory_order_acquire);
+    const std::uint64_t its_count = post.count.load(std::memory_order_acquire);
+    if (post.seq.load(std::memory_order_seq_cst) != seq) continue;
+    if (operation_of(its_signature) == Operation::kRefused || (its_signature == signature && its_count == count)) continue;
+    set_fault(layout_, FaultKind::kMismatch, peer, rank_, seq, "");
+    fail(FaultKind::kMismatch, peer, "");
+  }
 }
 
 Stage Endpoint::claim_stage(const Call& call, StageUse use) {
@@ -284,7 +286,8 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
       cpu_relax();
     }
   } while (!shares_core_with(peer) && monotonic_ns() < spin_until);
-  const std::int64_t yield_until = spin_until + patience_.yield_ns;
+  const bool is_shared = shares_core_with(peer);
+  const std::int64_t yield_until = is_shared && wants_to_resettle() ? 0 : spin_until + patience_.yield_ns;
   do {
     for (int i = 0; i < 16; ++i) {
       if (ready(peer)) return;

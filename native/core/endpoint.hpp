@@ -79,7 +79,7 @@ class Endpoint {
     await_arrivals(call, 0, num_ranks_);
     all_arrived_ = seq_;
     if (!unseen_.empty()) [[unlikely]]
-      compare_unseen();
+      compare_all_unseen();
   }
   // This rank goes on without looking what the others called: it will look later.
   void leave_unseen() { unseen_.push_back(seq_); }
@@ -126,12 +126,17 @@ class Endpoint {
   bool shares_core_with(int peer) const noexcept {
     return layout_.progress(peer).core.load(std::memory_order_relaxed) == sched_getcpu();
   }
+  // Ranks that hand one core to and fro by yielding stay there for ever, though another may be idle: the kernel looks for
+  // a better place only when it wakes a sleeper. True now and then: sleep instead of yielding.
+  bool wants_to_resettle() noexcept { return !is_crowded() && shared_waits_.fetch_add(1) % 128 == 127; }
   bool is_crowded() const noexcept { return layout_.header().is_crowded != 0; }
 
  private:
   void await_arrivals(const Call& call, int first, int last);
   void compare(const Call& call, int peer);
-  void compare_unseen();
+  void compare_unseen(Seq seq);
+  void compare_oldest_unseen();
+  void compare_all_unseen();
   void await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready);
   void check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready);
   void wake_sleepers() noexcept;
@@ -145,6 +150,7 @@ class Endpoint {
   Seq all_arrived_ = 0;             // every peer is known to have reached this operation
   Seq stage_used_[kStageSets] = {}; // the operation that last wrote a stage set of ours
   bool is_stage_reserved_ = false;
+  std::atomic<std::uint32_t> shared_waits_{0};
   std::vector<Seq> unseen_;         // operations whose other callers have not been compared, at most kPosts
   std::uint32_t num_locations_ = 1; // 0 means unknown
   std::uint32_t fork_generation_;

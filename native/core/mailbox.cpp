@@ -517,7 +517,8 @@ bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_n
     }
     if (monotonic_ns() > spin_until || is_peer_here()) break;
   }
-  while (monotonic_ns() < std::min(yield_until, deadline_ns)) {
+  const std::int64_t polite_until = is_peer_here() && endpoint_->wants_to_resettle() ? 0 : yield_until;
+  while (monotonic_ns() < std::min(polite_until, deadline_ns)) {
     for (int i = 0; i < 8; ++i) {
       if (try_once()) return true;
       sched_yield();

@@ -124,7 +124,7 @@ PerRank<std::size_t> split_bytes(const Tensor& tensor, nb::handle splits, int nu
     if (!PyLong_Check(item.ptr())) throw UsageProblem(std::string(role) + " split sizes must be whole numbers");
     const long long size = PyLong_AsLongLong(item.ptr());
     if (size == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
-    if (size < 0) throw UsageProblem(std::string(role) + " split sizes must be from 0 to the number of rows");
+    if (size < 0) throw UsageProblem(std::string(role) + " split sizes must not be negative");
     bytes.push_back(std::size_t(size) * row);
     total += std::uint64_t(size);
   }

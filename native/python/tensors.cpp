@@ -90,6 +90,17 @@ bool is_contiguous(const DlTensor& t) {
   return true;
 }
 
+// Contiguous to the letter, also where a dimension of one element would allow any stride: certainly no special view.
+bool is_plain(const DlTensor& t) {
+  if (t.strides == nullptr) return true;
+  std::int64_t expected = 1;
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    if (t.strides[i] != expected) return false;
+    expected *= t.shape[i] == 0 ? 1 : t.shape[i];
+  }
+  return true;
+}
+
 bool has_overlap(const DlTensor& t) {
   for (int i = 0; i < t.ndim; ++i) {
     if (t.shape[i] > 1 && t.strides[i] == 0) return true;
@@ -137,9 +148,11 @@ Tensor view_tensor(nb::handle object, const char* role, Use use) {
     view.count *= static_cast<std::uint64_t>(t.shape[i]);
     if (i < static_cast<int>(kShapeDims)) result.shape[i] = static_cast<std::uint64_t>(t.shape[i]);
   }
-  if (is_contiguous(t)) return result;
+  if (is_plain(t)) [[likely]]
+    return result;
   if (nb::cast<bool>(object.attr("is_neg")()))
     throw UsageProblem(std::string(role) + " is a lazy negative view; pass tensor.resolve_neg()");
+  if (is_contiguous(t)) return result;
   if (use == Use::kWrite && has_overlap(t))
     throw UsageProblem(std::string(role) + " is an expanded view whose elements share memory; pass tensor.contiguous()");
   view.shape.assign(t.shape, t.shape + t.ndim);

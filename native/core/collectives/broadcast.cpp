@@ -8,7 +8,8 @@ namespace {
 void broadcast_one_shot(Endpoint& self, const Call& call, std::byte* data, std::size_t bytes) {
   const bool is_root = self.rank() == call.root;
   self.publish(call, data, is_root ? bytes : 0);
-  if (is_root) return self.leave_unseen();
+  self.leave_unseen();
+  if (is_root) return;
   self.await_arrival(call, call.root);
   if (bytes != 0) std::memcpy(data, self.payload(call.root, bytes), bytes);
 }

@@ -14,7 +14,8 @@ void scatter_one_shot(Endpoint& self, const Call& call, const std::byte* const* 
     std::memmove(output, inputs[me], bytes);
   }
   self.publish(call, nullptr, 0);
-  if (is_root) return self.leave_unseen();
+  self.leave_unseen();
+  if (is_root) return;
   self.await_arrival(call, call.root);
   if (bytes != 0) std::memcpy(output, self.layout().slot(call.root, self.seq()) + std::size_t(me) * bytes, bytes);
 }

@@ -136,7 +136,11 @@ _FIELDS = (
 
 def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     if _is_elsewhere(facts):
-        return _elsewhere(MismatchError, "ranks called different things", facts, scene)
+        earlier = scene.entries[scene.rank] if scene.entries else None
+        if earlier is None:
+            return _elsewhere(MismatchError, "ranks called different things", facts, scene)
+        # This rank has left that operation without having to look at the others; now it knows.
+        facts = {**facts, "operation": earlier["operation"], "seq": facts["fault_seq"]}
     if facts["operation"] in ("send", "recv"):
         return _message_mismatch(facts, scene)
     if facts["text"].startswith("sizes "):

@@ -270,12 +270,13 @@ class SharedMemoryGroup(RankEndpoint):
 
     def _check_members(self, kind: str, members: Sequence[int]) -> None:
         """Raise when a member has died or left, so that nobody waits for it in vain."""
-        gone = set(self.find_dead())
-        if not gone.intersection(members):
+        if not set(self.find_dead()).intersection(members):
             return
+        self.find_dead()  # somebody may have left because of a death that was not known a moment ago
         rows = self.snapshot()
-        rank = next(rank for rank in members if rank in gone)
-        fault = "peer_died" if rows[rank]["state"] == "dead" else "peer_left"
+        gone = [rows[rank] for rank in members if rows[rank]["state"] in ("dead", "left")]
+        row = next((row for row in gone if row["state"] == "dead"), gone[0])
+        fault, rank = "peer_died" if row["state"] == "dead" else "peer_left", row["rank"]
         facts = {
             "kind": fault,
             "operation": kind,

@@ -122,8 +122,10 @@ void Endpoint::write_journal(const Call& call) noexcept {
 
 void Endpoint::publish(const Call& call, const std::byte* data, std::size_t bytes, std::uint64_t extra) {
   Post& post = layout_.post(rank_, seq_);
-  post.signature.store(call.signature(), std::memory_order_relaxed);
-  post.count.store(call.count, std::memory_order_relaxed);
+  // compare_unseen may be looking: it must see that the old post is gone before it sees anything of the new one.
+  post.seq.store(0, std::memory_order_relaxed);
+  post.signature.store(call.signature(), std::memory_order_release);
+  post.count.store(call.count, std::memory_order_release);
   post.extra = extra;
   post.factor = call.factor;
   if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq_), data, bytes);

@@ -106,7 +106,16 @@ class Team:
         for stream in self._streams.values():
             stream.write(json.dumps(order) + "\n")
             stream.flush()
-        return [json.loads(self._streams[rank].readline()) for rank in range(self._num_ranks)]
+        return [self._answer(rank) for rank in range(self._num_ranks)]
+
+    def _answer(self, rank: int) -> dict[str, Any]:
+        line = self._streams[rank].readline()
+        if not line:
+            if self._thread is not None:
+                self._thread.join(10)
+            raise RuntimeError(f"rank {rank} of {self.contender} ended: {self._failure or 'see its output'}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def prepare(self, case: Case) -> bool:
         """Allocate, run once, and tell whether every rank got the right result."""

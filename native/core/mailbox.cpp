@@ -125,13 +125,18 @@ void Mailbox::ring(int peer) noexcept {
 bool Mailbox::progress() {
   bool has_moved = false;
   for (int peer = 0; peer < num_ranks_; ++peer) {
-    if (peer == rank_) continue;
-    while (drain(peer)) has_moved = true;
-    if (!sends_[std::size_t(peer)].empty()) has_moved |= push_sends(peer);
-    if (!offered_[std::size_t(peer)].empty()) has_moved |= answer_grants(peer);
-    if (!incoming_[std::size_t(peer)].empty()) has_moved |= pump_incoming(peer);
+    if (peer != rank_) has_moved |= progress_with(peer);
   }
   return pump_outbound() || has_moved;
+}
+
+bool Mailbox::progress_with(int peer) {
+  bool has_moved = false;
+  while (drain(peer)) has_moved = true;
+  if (!sends_[std::size_t(peer)].empty()) has_moved |= push_sends(peer);
+  if (!offered_[std::size_t(peer)].empty()) has_moved |= answer_grants(peer);
+  if (!incoming_[std::size_t(peer)].empty()) has_moved |= pump_incoming(peer);
+  return has_moved;
 }
 
 // Take one envelope out of a channel.
@@ -497,6 +502,16 @@ class AsleepForMail {
 // Move messages until done() or the deadline. Throws Trouble.
 template <class Done>
 bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_ns) {
+  const int focus = transfer != nullptr && transfer->peer() != rank_ ? transfer->peer() : kAnySource;
+  int turn = 0;
+  // While spinning, mostly look where the message must come from; the others have their turn too.
+  const auto try_focused = [&] {
+    if (focus == kAnySource || ++turn % 8 == 0) return false;
+    const std::lock_guard lock(mutex_);
+    progress_with(focus);
+    if (outbound_ || !granted_.empty()) pump_outbound();
+    return done();
+  };
   const auto try_once = [&] {
     while (!done()) {
       const std::lock_guard lock(mutex_);
@@ -512,7 +527,7 @@ bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_n
   const std::int64_t spin_until = start + patience.spin_ns, yield_until = spin_until + patience.yield_ns;
   for (;;) {
     for (int i = 0; i < 8; ++i) {
-      if (try_once()) return true;
+      if (try_focused() || (turn % 8 == 0 && try_once())) return true;
       if (patience.spin_ns > 1000) cpu_relax(); else sched_yield();
     }
     if (monotonic_ns() > spin_until || is_peer_here()) break;

@@ -83,6 +83,7 @@ class Mailbox {
 
   // All below need mutex_. Those that return bool tell whether they moved anything.
   bool progress();
+  bool progress_with(int peer);
   bool drain(int source);
   void begin_eager(int source, const Envelope& envelope);
   void add_part(int source, const Envelope& envelope, const std::byte* payload);

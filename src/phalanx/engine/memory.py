@@ -8,7 +8,7 @@ from phalanx.errors import SharedMemoryError, UsageError
 KIB = 1024
 CHUNK_BYTES = 512 * KIB  # measured: smaller ones are read out of the producer's own cache, which is slow
 BULK_BYTES = 1024 * KIB
-EAGER_BYTES_OF_A_RANK = 1024 * KIB  # shared by its channels to all peers
+EAGER_BYTES_OF_A_RANK = 2048 * KIB  # shared by its channels to all peers
 PAGE_BYTES = 4096
 
 

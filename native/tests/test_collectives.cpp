@@ -1,0 +1,141 @@
+// Every collective, one-shot and chunked, alone and back to back, on threads and on processes.
+#include "plain_collectives.hpp"
+
+using namespace ranks;
+
+namespace {
+
+using Runner = void (*)(const GroupShape&, const Body&);
+
+// 0 and 1 elements, the edges of the inline, one-shot and chunk sizes, and several chunks.
+const std::size_t kCounts[] = {0, 1, 20, 21, 127, 129, 513, 1024, 1025, 2048, 2049, 4096, 4097, 10007};
+
+void each_of_every_size(const EndpointPtr& endpoint) {
+  PlainCollectives<std::int32_t> plain(*endpoint, 1);
+  const auto n = std::size_t(endpoint->num_ranks());
+  for (const std::size_t count : kCounts) {
+    plain.all_reduce(count);
+    plain.barrier();
+    for (int root = 0; root < int(n); ++root) {
+      plain.reduce(count, root);
+      plain.broadcast(count, root);
+      plain.gather(count, root);
+      plain.scatter(count, root);
+    }
+    plain.all_gather(std::vector<std::size_t>(n, count));
+    plain.all_gather(std::vector<std::size_t>(n, count), true);
+    plain.reduce_scatter(std::vector<std::size_t>(n, count));
+    plain.all_to_all([&](int, int) { return count; });
+    plain.all_to_all([&](int from, int to) { return from > to ? count : 0; });
+  }
+}
+
+Body random_series(std::uint32_t seed, int operations, std::size_t most) {
+  return [=](const EndpointPtr& endpoint) {
+    std::mt19937 shared(seed);
+    std::mt19937 own(seed * 100 + std::uint32_t(endpoint->rank()));
+    PlainCollectives<float> floats(*endpoint, seed);
+    PlainCollectives<std::uint8_t> bytes(*endpoint, seed + 1);
+    for (int i = 0; i < operations; ++i) {
+      for (auto pauses = own() % 8 == 0 ? own() % 64 : 0; pauses > 0; --pauses) sched_yield();
+      if (shared() % 2 == 0) floats.random_one(shared, most); else bytes.random_one(shared, most * 4);
+    }
+  };
+}
+
+
+}  // namespace
+
+TEST(one_rank_alone) { on_threads_and_processes(1, each_of_every_size); }
+TEST(two_ranks) { on_threads_and_processes(2, each_of_every_size); }
+TEST(three_ranks) { on_threads_and_processes(3, each_of_every_size); }
+TEST(eight_ranks_on_fewer_cores) { on_threads_and_processes(8, each_of_every_size); }
+
+TEST(random_series_on_two_ranks) { on_threads_and_processes(2, random_series(1, 5000, 6000)); }
+TEST(random_series_on_three_ranks) { on_threads_and_processes(3, random_series(2, 4000, 6000)); }
+TEST(random_series_on_eight_ranks) { on_threads_and_processes(8, random_series(3, 600, 6000)); }
+TEST(random_series_of_small_operations) { on_threads_and_processes(4, random_series(4, 3000, 64)); }
+
+// Roots publish and go on: for a while nobody waits for anybody.
+TEST(rooted_operations_run_ahead) {
+  on_threads_and_processes(3, [](const EndpointPtr& endpoint) {
+    PlainCollectives<std::int32_t> plain(*endpoint, 9);
+    for (int i = 0; i < 8000; ++i) {
+      plain.broadcast(std::size_t(i) % 900, i / 100 % 3);
+      if (i % 3 == 0) plain.gather(std::size_t(i) % 500, i / 50 % 3);
+      if (i % 5 == 0) plain.scatter(std::size_t(i) % 300, i / 200 % 3);
+      if (i % 7 == 0) plain.reduce(std::size_t(i) % 500, 2);
+    }
+  });
+}
+
+// The whole stage and its halves, in every order and with every root.
+TEST(whole_and_half_stages_take_turns) {
+  on_threads_and_processes(3, [](const EndpointPtr& endpoint) {
+    PlainCollectives<std::int32_t> plain(*endpoint, 11);
+    std::mt19937 shared(5);
+    for (int i = 0; i < 2000; ++i) {
+      const int root = int(shared() % 3);
+      switch (shared() % 5) {
+        case 0: plain.broadcast(5000 + shared() % 9000, root); break;
+        case 1: plain.scatter(5000 + shared() % 3000, root); break;
+        case 2: plain.broadcast(1100 + shared() % 900, root); break;
+        case 3: plain.all_reduce(2000 + shared() % 5000); break;
+        default: plain.gather(1100 + shared() % 5000, root);
+      }
+    }
+  });
+}
+
+// Large enough to be written around the cache, in the buffers of real groups.
+TEST(results_that_do_not_fit_the_cache) {
+  GroupShape shape;
+  shape.name = "large";
+  shape.num_ranks = 2;
+  run_threads(shape, [](const EndpointPtr& endpoint) {
+    PlainCollectives<float> plain(*endpoint, 13);
+    const std::size_t count = (9u << 20) / sizeof(float) + 3;
+    plain.all_reduce(count);
+    plain.broadcast(count, 1);
+    plain.all_gather({count / 2, count / 2 + 7});
+    plain.scatter(count, 0);
+    plain.all_to_all([&](int, int) { return count / 2; });
+  });
+}
+
+namespace {
+
+// A block for one rank. Threads share the mapping, as they share that of the group.
+std::shared_ptr<SymmetricBlock> block_for(const Segment& segment, const Endpoint& endpoint, bool is_thread) {
+  auto* block = new SymmetricBlock(is_thread ? alias(segment) : Segment::attach(segment.descriptor()), endpoint.rank(),
+                                   endpoint.num_ranks(), 1);
+  return {block, [is_thread](SymmetricBlock* last) {
+            if (is_thread) disown(last->segment());
+            delete last;
+          }};
+}
+
+Body symmetric_series(const Segment& segment, bool is_thread) {
+  return [&segment, is_thread](const EndpointPtr& endpoint) {
+    const auto block = block_for(segment, *endpoint, is_thread);
+    PlainCollectives<float> plain(*endpoint, 15);
+    std::mt19937 shared(6);
+    for (int i = 0; i < 300; ++i) {
+      const std::size_t count = 1 + shared() % (block->stride() / sizeof(float));
+      const std::uint32_t mask = shared() % 2 == 0 ? ~0u : shared();  // which ranks' tensors are symmetric
+      plain.all_reduce_symmetric(block, count, (mask >> endpoint->rank() & 1) != 0);
+      if (shared() % 4 == 0) plain.all_reduce(1 + shared() % 5000);
+    }
+    plain.barrier();
+  };
+}
+
+}  // namespace
+
+TEST(symmetric_memory_also_mixed_with_ordinary_memory) {
+  for (const int n : {2, 3, 8}) {
+    const Segment segment = Segment::create("symmetric", std::size_t(n) * 64 * 1024);
+    run_threads(small_shape(n), symmetric_series(segment, true));
+    if (kCanFork) run_processes(small_shape(n), symmetric_series(segment, false));
+  }
+}

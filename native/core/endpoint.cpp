@@ -80,13 +80,15 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
   watch_forks();
   fork_generation_ = fork_generation.load();
   Member& member = layout_.member(rank);
-  member.pid.store(getpid());
+  std::int32_t nobody = 0;  // whoever writes the first pid has the rank; nothing of the owner's may be touched by others
+  if (!member.pid.compare_exchange_strong(nobody, getpid()))
+    throw std::runtime_error("rank " + std::to_string(rank) + " of this group is taken already");
   member.is_thread.store(is_thread);
   member.start_ticks.store(process_start_ticks(getpid()));
   member.pid_namespace.store(own_pid_namespace());
   MemberState absent = MemberState::kAbsent;
   if (!member.state.compare_exchange_strong(absent, MemberState::kPresent))
-    throw std::runtime_error("rank " + std::to_string(rank) + " of this group is taken already");
+    throw std::runtime_error("rank " + std::to_string(rank) + " of this group was declared dead before it came");
 }
 
 Endpoint::~Endpoint() { leave(); }
@@ -101,38 +103,39 @@ void Endpoint::leave() noexcept {
 
 void Endpoint::begin(const Call& call) {
   throw_if_faulty();
-  ++seq_;
-  if (seq_ > kPosts) await_departure(call, seq_ - kPosts);
-  if (!unseen_.empty() && unseen_.front() + kPosts <= seq_) compare_oldest_unseen();  // its post is about to be reused
+  seq_.store(seq() + 1, std::memory_order_relaxed);
+  if (seq() > kPosts) await_departure(call, seq() - kPosts);
+  if (!unseen_.empty() && unseen_.front() + kPosts <= seq()) compare_oldest_unseen();  // its post is about to be reused
   write_journal(call);
 }
 
 void Endpoint::write_journal(const Call& call) noexcept {
   constexpr auto relaxed = std::memory_order_relaxed;
-  JournalEntry& entry = layout_.journal(rank_, seq_);
+  JournalEntry& entry = layout_.journal(rank_, seq());
   entry.seq.store(0, relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // a reader sees that the old entry is gone before the new one
   entry.start_ns.store(call.start_ns, relaxed);
   entry.what.store(pack_what(call), relaxed);
   entry.count.store(call.count, relaxed);
   entry.location.store(call.location, relaxed);
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i)
     entry.shape[i].store(call.shape[i], relaxed);
-  entry.seq.store(seq_, std::memory_order_release);
+  entry.seq.store(seq(), std::memory_order_release);
 }
 
 void Endpoint::publish(const Call& call, const std::byte* data, std::size_t bytes, std::uint64_t extra) {
-  Post& post = layout_.post(rank_, seq_);
+  Post& post = layout_.post(rank_, seq());
   // compare_unseen may be looking: it must see that the old post is gone before it sees anything of the new one.
   post.seq.store(0, std::memory_order_relaxed);
   post.signature.store(call.signature(), std::memory_order_release);
   post.count.store(call.count, std::memory_order_release);
   post.extra = extra;
   post.factor = call.factor;
-  if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq_), data, bytes);
+  if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes);
   tell_core();
-  layout_.progress(rank_).arrived.store(seq_, std::memory_order_seq_cst);
+  layout_.progress(rank_).arrived.store(seq(), std::memory_order_seq_cst);
   // Pairs with the load in await_arrivals: payload and signature are visible first.
-  post.seq.store(seq_, std::memory_order_seq_cst);
+  post.seq.store(seq(), std::memory_order_seq_cst);
   wake_sleepers();
 }
 
@@ -141,14 +144,14 @@ void Endpoint::refuse(const Call& call, const std::string& text) {
   refusal.operation = Operation::kRefused;
   begin(refusal);
   const std::size_t bytes = std::min(text.size(), kSlotBytes - 1) + 1;
-  std::memcpy(layout_.slot(rank_, seq_), text.c_str(), bytes - 1);
-  layout_.slot(rank_, seq_)[bytes - 1] = std::byte{0};
+  std::memcpy(layout_.slot(rank_, seq()), text.c_str(), bytes - 1);
+  layout_.slot(rank_, seq())[bytes - 1] = std::byte{0};
   publish(refusal, nullptr, 0);
   end();
 }
 
 void Endpoint::await_arrivals(const Call& call, int first, int last) {
-  const Seq seq = seq_;
+  const Seq seq = this->seq();
   await(call, first, last, [this, seq](int peer) {
     return layout_.post(peer, seq).seq.load(std::memory_order_seq_cst) == seq;
   });
@@ -158,13 +161,13 @@ void Endpoint::await_arrivals(const Call& call, int first, int last) {
 }
 
 void Endpoint::compare(const Call& call, int peer) {
-  const Post& post = layout_.post(peer, seq_);
+  const Post& post = layout_.post(peer, seq());
   const std::uint64_t signature = post.signature.load(std::memory_order_relaxed);
   if (signature == call.signature() && post.count.load(std::memory_order_relaxed) == call.count) [[likely]]
     return;
   if (operation_of(signature) == Operation::kRefused) {
     end();
-    throw Trouble(FaultKind::kPeerFailed, peer, rank_, seq_, reinterpret_cast<const char*>(layout_.slot(peer, seq_)),
+    throw Trouble(FaultKind::kPeerFailed, peer, rank_, seq(), reinterpret_cast<const char*>(layout_.slot(peer, seq())),
                   false);
   }
   fail(FaultKind::kMismatch, peer, "");
@@ -206,31 +209,32 @@ Stage Endpoint::claim_stage(const Call& call, StageUse use) {
     is_stage_reserved_ = true;
   }
   // All ranks count operations alike, so they agree on the half.
-  const std::size_t half = seq_ % kStageSets;
+  const std::size_t half = seq() % kStageSets;
   for (std::size_t set = 0; set < kStageSets; ++set) {
     if (use == StageUse::kHalf && set != half) continue;
     if (stage_used_[set] != 0) await_departure(call, stage_used_[set]);
-    stage_used_[set] = seq_;
+    stage_used_[set] = seq();
   }
   return stage(use);
 }
 
 Stage Endpoint::stage(StageUse use) const noexcept {
-  const std::size_t half = seq_ % kStageSets;
+  const std::size_t half = seq() % kStageSets;
   const std::size_t chunk = layout_.chunk_bytes();
   if (use == StageUse::kWhole) return {&layout_, 0, kStageSets * chunk, half};
   return {&layout_, half * kStageBuffers * chunk, chunk, half};
 }
 
 void Endpoint::post_step(std::uint64_t step) {
-  layout_.progress(rank_).step.store(step_word(seq_, step), std::memory_order_seq_cst);
+  layout_.progress(rank_).step.store(step_word(seq(), step), std::memory_order_seq_cst);
   wake_sleepers();
 }
 
 void Endpoint::await_step(const Call& call, std::uint64_t step, int first, int last) {
-  const std::uint64_t target = step_word(seq_, step);
+  const std::uint64_t target = step_word(seq(), step);
   await(call, first, last, [this, target](int peer) {
-    return layout_.progress(peer).step.load(std::memory_order_seq_cst) >= target;
+    // The difference, for the count of operations may outgrow its half of the word.
+    return static_cast<std::int64_t>(layout_.progress(peer).step.load(std::memory_order_seq_cst) - target) >= 0;
   });
 }
 
@@ -239,7 +243,7 @@ void Endpoint::await_departure(const Call& call, Seq u) {
   await(call, 0, num_ranks_, [this, u](int peer) {
     return layout_.progress(peer).arrived.load(std::memory_order_seq_cst) > u;
   });
-  Seq lowest = seq_;
+  Seq lowest = seq();
   for (int peer = 0; peer < num_ranks_; ++peer) {
     if (peer != rank_) lowest = std::min(lowest, layout_.progress(peer).arrived.load(std::memory_order_acquire));
   }
@@ -343,14 +347,14 @@ void Endpoint::check_trouble(const Call& call, int first, int last, const std::f
 }
 
 void Endpoint::fail(FaultKind kind, int culprit, const std::string& text) {
-  if (!set_fault(layout_, kind, culprit, rank_, seq_, text)) {
+  if (!set_fault(layout_, kind, culprit, rank_, seq(), text)) {
     // Somebody else is writing the first fault: theirs is the one to report, unless they died over it.
     for (int i = 0; i < 100; ++i) {
       throw_if_faulty();
       usleep(1000);
     }
   }
-  throw Trouble(kind, culprit, rank_, seq_, text, true);
+  throw Trouble(kind, culprit, rank_, seq(), text, true);
 }
 
 std::uint32_t Endpoint::add_location(const std::string& text) noexcept {

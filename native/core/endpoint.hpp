@@ -62,7 +62,8 @@ class Endpoint {
   int num_ranks() const noexcept { return num_ranks_; }
   const Layout& layout() const noexcept { return layout_; }
   Peers& peers() noexcept { return peers_; }
-  Seq seq() const noexcept { return seq_; }
+  // Any thread may ask.
+  Seq seq() const noexcept { return seq_.load(std::memory_order_relaxed); }
 
   // Asked while a wait sleeps; true ends it with kInterrupted.
   static thread_local bool (*interrupted)();
@@ -70,21 +71,21 @@ class Endpoint {
   // -- an operation: begin, publish, await..., end
   void begin(const Call& call);
   void publish(const Call& call, const std::byte* payload, std::size_t bytes, std::uint64_t extra = 0);
-  void end() noexcept { layout_.progress(rank_).finished.store(seq_, std::memory_order_release); }
+  void end() noexcept { layout_.progress(rank_).finished.store(seq(), std::memory_order_release); }
   // Tell peers in the same operation that this rank's arguments were refused.
   void refuse(const Call& call, const std::string& text);
 
   void await_arrival(const Call& call, int peer) { await_arrivals(call, peer, peer + 1); }
   void await_arrivals(const Call& call) {
     await_arrivals(call, 0, num_ranks_);
-    all_arrived_ = seq_;
+    all_arrived_ = seq();
     if (!unseen_.empty()) [[unlikely]]
       compare_all_unseen();
   }
   // This rank goes on without looking what the others called: it will look later.
-  void leave_unseen() { unseen_.push_back(seq_); }
+  void leave_unseen() { unseen_.push_back(seq()); }
   const std::byte* payload(int peer, std::size_t bytes) const noexcept {
-    return bytes <= kInlineBytes ? layout_.post(peer, seq_).payload : layout_.slot(peer, seq_);
+    return bytes <= kInlineBytes ? layout_.post(peer, seq()).payload : layout_.slot(peer, seq());
   }
 
   // -- chunks: steps within the operation
@@ -146,7 +147,7 @@ class Endpoint {
   Layout layout_;
   int rank_;
   int num_ranks_;
-  Seq seq_ = 0;
+  std::atomic<Seq> seq_{0};         // written by the thread that runs operations
   Seq all_arrived_ = 0;             // every peer is known to have reached this operation
   Seq stage_used_[kStageSets] = {}; // the operation that last wrote a stage set of ours
   bool is_stage_reserved_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace phalanx {
 
@@ -28,13 +29,14 @@ Lane::~Lane() { close(); }
 void Lane::close() {
   if (!endpoint_->is_owner()) {  // after fork the thread is not here, and its locks may be held for ever
     if (thread_.joinable()) thread_.detach();
+    condition_.release();
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
   }
-  condition_.notify_all();
+  condition_->notify_all();
   if (thread_.joinable()) thread_.join();
   drain();
 }
@@ -43,11 +45,11 @@ std::shared_ptr<Ticket> Lane::submit(Job job) {
   auto ticket = std::make_shared<Ticket>();
   {
     const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });  // may fail: before anything is queued
     queue_.push_back({std::move(job), ticket});
     num_queued_.fetch_add(1);
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   }
-  condition_.notify_one();
+  condition_->notify_one();
   return ticket;
 }
 
@@ -67,8 +69,10 @@ bool Lane::run_next() {
     entry->job(*endpoint_);
   } catch (const Trouble& caught) {
     trouble = caught;
-  } catch (const std::exception& caught) {  // such as no memory for a piece
-    trouble.emplace(FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), caught.what(), false);
+  } catch (const std::exception& caught) {  // such as no memory for a piece: peers wait for an operation that won't come
+    const int rank = endpoint_->rank();
+    trouble.emplace(FaultKind::kAborted, rank, rank, endpoint_->seq(), caught.what(), true);
+    set_fault(endpoint_->layout(), trouble->kind, rank, rank, trouble->seq, trouble->text);
   }
   num_queued_.fetch_sub(1);
   entry->job = nullptr;  // what it holds goes before anybody sees it done
@@ -96,6 +100,19 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   return true;
 }
 
+// The job holds the caller's memory: whatever happens, it must be over before the caller goes on.
+void Lane::wait_for_caller(Ticket& ticket) {
+  try {
+    wait(ticket, INT64_MAX);
+  } catch (const Trouble& trouble) {
+    set_fault(endpoint_->layout(), trouble.kind, trouble.culprit, trouble.reporter, trouble.seq, trouble.text);
+    const auto interrupted = std::exchange(Endpoint::interrupted, nullptr);
+    wait(ticket, INT64_MAX);
+    Endpoint::interrupted = interrupted;
+    throw;
+  }
+}
+
 void Lane::drain() {
   const std::lock_guard running(running_);
   while (run_next()) {
@@ -106,7 +123,7 @@ void Lane::work() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      condition_.wait(lock, [this] { return is_closing_ || !queue_.empty(); });
+      condition_->wait(lock, [this] { return is_closing_ || !queue_.empty(); });
       if (is_closing_) return;
     }
     const std::lock_guard running(running_);

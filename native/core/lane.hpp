@@ -46,7 +46,7 @@ class Lane {
       return;
     }
     const auto ticket = submit(job);
-    wait(*ticket, INT64_MAX);
+    wait_for_caller(*ticket);
     if (const auto trouble = ticket->trouble()) throw *trouble;
   }
   std::shared_ptr<Ticket> submit(Job job);
@@ -63,13 +63,15 @@ class Lane {
     std::shared_ptr<Ticket> ticket;
   };
   void work();
+  void wait_for_caller(Ticket& ticket);
   bool run_next();  // needs running_
   std::optional<Entry> take();
 
   std::shared_ptr<Endpoint> endpoint_;
   std::mutex running_;  // held by the thread that runs operations
   std::mutex mutex_;    // guards queue_, is_closing_, thread_
-  std::condition_variable condition_;
+  // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
+  std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::deque<Entry> queue_;
   std::atomic<std::size_t> num_queued_{0};  // includes the one being run from the queue
   bool is_closing_ = false;

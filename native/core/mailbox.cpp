@@ -49,13 +49,14 @@ Mailbox::~Mailbox() { close(); }
 void Mailbox::close() {
   if (!endpoint_->is_owner()) {
     if (thread_.joinable()) thread_.detach();
+    condition_.release();
     return;
   }
   {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
   }
-  condition_.notify_all();
+  condition_->notify_all();
   Bell& bell = layout_.mail_bell(rank_);
   bell.word.fetch_add(1, kOrder);
   futex_wake_all(bell.word);
@@ -410,7 +411,70 @@ bool Mailbox::withdraw(const std::shared_ptr<Transfer>& transfer) {
   }
   const auto before = receives_.size();
   receives_.remove(transfer);
+  for (auto& message : unexpected_) {  // what is still coming in goes to our own memory, and to whoever asks next
+    if (message.claimed_by == transfer) return message.claimed_by = nullptr, true;
+  }
   return receives_.size() != before;
+}
+
+void Mailbox::give_up(const std::shared_ptr<Transfer>& transfer, const Trouble& trouble) {
+  if (withdraw(transfer)) return finish(*transfer, trouble);
+  // Half of a message is out: nobody could tell what the next one belongs to. The caller takes its memory away.
+  Trouble fatal = trouble;
+  fatal.is_fatal = true;
+  set_fault(layout_, fatal.kind, fatal.culprit, rank_, endpoint_->seq(), fatal.text);
+  fail_all(fatal);
+}
+
+bool Mailbox::is_forsaken(const Transfer& transfer) const {
+  const auto has_left = [&](int rank) { return layout_.member(rank).state.load() == MemberState::kLeft; };
+  if (transfer.peer() != kAnySource) return transfer.peer() != rank_ && has_left(transfer.peer());
+  for (int rank = 0; rank < num_ranks_; ++rank) {
+    if (rank != rank_ && !has_left(rank)) return false;
+  }
+  return num_ranks_ > 1;
+}
+
+void Mailbox::forget(int peer) {
+  std::vector<std::shared_ptr<Transfer>> all;
+  const auto take = [&](auto& list) {
+    for (auto it = list.begin(); it != list.end();) {
+      if ((*it)->peer() == peer) {
+        all.push_back(*it);
+        it = list.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  };
+  take(receives_);
+  take(granted_);
+  for (auto& queue : sends_) take(queue);
+  for (auto& list : offered_) take(list);
+  if (outbound_ && outbound_->peer() == peer) {
+    layout_.outbound(rank_).message.store(0, kOrder);
+    all.push_back(std::exchange(outbound_, nullptr));
+  }
+  for (int source = 0; source < num_ranks_; ++source) {
+    if (peer != kAnySource && source != peer) continue;
+    auto& incoming = incoming_[std::size_t(source)];
+    for (auto& message : incoming) all.push_back(message.receive);
+    incoming.clear();
+    if (auto& partial = partial_[std::size_t(source)]; partial.receive) all.push_back(std::exchange(partial.receive, nullptr));
+    for (auto& message : unexpected_) {
+      if (message.source == source && message.claimed_by) all.push_back(std::exchange(message.claimed_by, nullptr));
+    }
+  }
+  for (auto& transfer : all) {
+    if (!transfer->is_done.load(kOrder)) finish(*transfer, Trouble(FaultKind::kPeerLeft, peer, rank_, 0, "", false));
+  }
+}
+
+// What a rank sent before it left still counts; nothing else will come.
+void Mailbox::settle(const std::shared_ptr<Transfer>& transfer) {
+  while (!transfer->is_done.load(kOrder) && progress()) {
+  }
+  if (!transfer->is_done.load(kOrder)) forget(transfer->peer());
 }
 
 void Mailbox::fail_all(const Trouble& trouble) {
@@ -445,7 +509,7 @@ void Mailbox::fail_all(const Trouble& trouble) {
   }
 }
 
-void Mailbox::check_trouble(const Transfer* transfer) {
+void Mailbox::check_trouble(const std::shared_ptr<Transfer>& transfer) {
   endpoint_->throw_if_faulty();
   endpoint_->throw_if_ancestor_failed();
   const int dead = endpoint_->peers().find_dead();
@@ -457,12 +521,9 @@ void Mailbox::check_trouble(const Transfer* transfer) {
     }
     endpoint_->fail(FaultKind::kPeerDied, dead, "");
   }
-  if (transfer == nullptr || transfer->peer() == kAnySource || transfer->peer() == rank_) return;
-  if (layout_.member(transfer->peer()).state.load() != MemberState::kLeft) return;
+  if (transfer == nullptr || !is_forsaken(*transfer)) return;
   const std::lock_guard lock(mutex_);
-  progress();
-  if (!transfer->is_done.load(kOrder))
-    throw Trouble(FaultKind::kPeerLeft, transfer->peer(), rank_, 0, "", false);
+  settle(transfer);
 }
 
 // Counts a thread as asleep, and says for what, while it lives.
@@ -501,7 +562,7 @@ class AsleepForMail {
 
 // Move messages until done() or the deadline. Throws Trouble.
 template <class Done>
-bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_ns) {
+bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns) {
   const int focus = transfer != nullptr && transfer->peer() != rank_ ? transfer->peer() : kAnySource;
   int turn = 0;
   // While spinning, mostly look where the message must come from; the others have their turn too.
@@ -515,7 +576,8 @@ bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_n
   const auto try_once = [&] {
     while (!done()) {
       const std::lock_guard lock(mutex_);
-      if (!progress()) break;  // only when nothing can be moved is it right to wait
+      // Only when nothing can be moved is it right to wait. But others' messages may never end.
+      if (!progress() || monotonic_ns() > deadline_ns) break;
     }
     return done();
   };
@@ -540,7 +602,7 @@ bool Mailbox::drive(Done done, const Transfer* transfer, std::int64_t deadline_n
     }
   }
   Bell& bell = layout_.mail_bell(rank_);
-  const AsleepForMail asleep(layout_, rank_, transfer);
+  const AsleepForMail asleep(layout_, rank_, transfer.get());
   for (;;) {
     const std::uint32_t word = bell.word.load(kOrder);
     if (try_once()) return true;
@@ -558,25 +620,19 @@ bool Mailbox::wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadl
   const auto done = [&] { return transfer->is_done.load(kOrder); };
   bool is_in_time = false;
   try {
-    is_in_time = done() || drive(done, transfer.get(), deadline_ns);
+    is_in_time = done() || drive(done, transfer, deadline_ns);
   } catch (const Trouble& trouble) {
     const std::lock_guard lock(mutex_);
     if (trouble.is_fatal) {
       fail_all(trouble);
-    } else if (!done() && withdraw(transfer)) {
-      finish(*transfer, trouble);
+    } else if (!done()) {
+      give_up(transfer, trouble);
     }
-    if (!done()) throw;
     is_in_time = true;
   }
   if (!is_in_time && is_final) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!done() && withdraw(transfer))
-        finish(*transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
-    }
-    // Half of a message is out: nobody could tell what the next one belongs to.
-    if (!done()) endpoint_->fail(FaultKind::kTimeout, transfer->peer(), "");
+    const std::lock_guard lock(mutex_);
+    if (!done()) give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
     is_in_time = true;
   }
   if (is_in_time && transfer->trouble) throw *transfer->trouble;
@@ -592,13 +648,14 @@ void Mailbox::detach(const std::shared_ptr<Transfer>& transfer) {
     detached_.push_back(transfer);
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   }
-  condition_.notify_one();
+  condition_->notify_one();
 }
 
 void Mailbox::check_deadlines() {
   detached_.remove_if([&](const std::shared_ptr<Transfer>& transfer) {
-    if (!transfer->is_done.load(kOrder) && monotonic_ns() > transfer->call.deadline_ns && withdraw(transfer))
-      finish(*transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
+    if (!transfer->is_done.load(kOrder) && is_forsaken(*transfer)) settle(transfer);
+    if (!transfer->is_done.load(kOrder) && monotonic_ns() > transfer->call.deadline_ns)
+      give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
     return transfer->is_done.load(kOrder);
   });
 }
@@ -608,7 +665,7 @@ void Mailbox::work() {
     {
       std::unique_lock lock(mutex_);
       check_deadlines();
-      condition_.wait(lock, [this] { return is_closing_ || !detached_.empty(); });
+      condition_->wait(lock, [this] { return is_closing_ || !detached_.empty(); });
       if (is_closing_) return;
     }
     try {

@@ -98,12 +98,19 @@ class Mailbox {
   void finish(Transfer& transfer, std::optional<Trouble> trouble = std::nullopt);
   void fail_all(const Trouble& trouble);
   bool withdraw(const std::shared_ptr<Transfer>& transfer);
+  // End a transfer that is not done. If half of it is out, the group can't be used any more.
+  void give_up(const std::shared_ptr<Transfer>& transfer, const Trouble& trouble);
+  // Whether all ranks that could bring a transfer forward have left.
+  bool is_forsaken(const Transfer& transfer) const;
+  // A rank has left, or all: end what needs it.
+  void forget(int peer);
+  void settle(const std::shared_ptr<Transfer>& transfer);
   void check_deadlines();
 
   void ring(int peer) noexcept;
-  void check_trouble(const Transfer* transfer);
+  void check_trouble(const std::shared_ptr<Transfer>& transfer);
   template <class Done>
-  bool drive(Done done, const Transfer* transfer, std::int64_t deadline_ns);
+  bool drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns);
   void work();
 
   std::shared_ptr<Endpoint> endpoint_;
@@ -124,7 +131,8 @@ class Mailbox {
   std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
   bool is_bulk_reserved_ = false;
   std::list<std::shared_ptr<Transfer>> detached_;
-  std::condition_variable condition_;
+  // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
+  std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::thread thread_;
 
   std::atomic<std::size_t> num_detached_{0};  // written under mutex_

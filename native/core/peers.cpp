@@ -1,6 +1,7 @@
 #include "peers.hpp"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -93,7 +94,10 @@ void Peers::open_all() {
       continue;
     const int pid = member.pid.load();
     const long descriptor = syscall(SYS_pidfd_open, pid, 0);
-    const bool is_gone = (descriptor < 0 && errno == ESRCH) || process_start_ticks(pid) != member.start_ticks.load();
+    // Without a free descriptor neither the pidfd nor /proc can be opened: that says nothing about the peer.
+    const bool is_missing = descriptor < 0 && (errno == ESRCH || (kill(pid, 0) != 0 && errno == ESRCH));
+    const std::uint64_t ticks = process_start_ticks(pid), known = member.start_ticks.load();
+    const bool is_gone = is_missing || (ticks != 0 && known != 0 && ticks != known);
     if (!is_gone) {
       descriptors_[std::size_t(rank)] = static_cast<int>(descriptor);
       continue;

@@ -39,7 +39,8 @@ nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
   for (std::size_t i = 0; i < num_dims; ++i) shape.append(entry.shape[i].load(kRelaxed));
   result["shape"] = nb::tuple(shape);
   // Overwritten while we read: better nothing than a mixture.
-  if (entry.seq.load(std::memory_order_acquire) != seq) return nb::none();
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.seq.load(std::memory_order_relaxed) != seq) return nb::none();
   return result;
 }
 

@@ -23,18 +23,26 @@ void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t by
   } else {
     const bool is_root = self.rank() == call.root;
     const StageUse use = stage_use(self, bytes);
-    const Stage stage = is_root ? self.claim_stage(call, use) : self.stage(use);
+    const Stage stage = self.stage(use);
+    const auto claim = [&] {
+      if (is_root) self.claim_stage(call, use);
+    };
     const std::size_t stride = chunk_stride(self, stage.chunk_bytes, bytes);
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto buffer = [&](std::size_t step) { return stage.at(call.root, step); };
-    run_pipeline(
-        self, call, meet_through(self, call.root), steps_for(bytes, stride),
-        [&](std::size_t step) {
-          if (is_root) std::memcpy(buffer(step), data + step * stride, chunk_length(bytes, step, stride));
-        },
-        [&](std::size_t step) {
-          if (!is_root) copy_out(data + step * stride, buffer(step), chunk_length(bytes, step, stride), is_streaming);
-        });
+    const auto produce = [&](std::size_t step) {
+      if (is_root) std::memcpy(buffer(step), data + step * stride, chunk_length(bytes, step, stride));
+    };
+    const auto consume = [&](std::size_t step) {
+      if (!is_root) copy_out(data + step * stride, buffer(step), chunk_length(bytes, step, stride), is_streaming);
+    };
+    const Meeting meeting = meet_through(self, call.root);
+    if (use == StageUse::kWhole) {
+      run_whole_pipeline(self, call, meeting, steps_for(bytes, stride), claim, produce, consume);
+    } else {
+      claim();
+      run_pipeline(self, call, meeting, steps_for(bytes, stride), produce, consume);
+    }
   }
   self.end();
 }

@@ -83,6 +83,19 @@ void run_pipeline(Endpoint& self, const Call& call, Meeting meeting, std::size_t
   run_steps(self, call, meeting, steps, produce, consume, finish);
 }
 
+// With the whole stage: a root that waited for everybody before it published could not learn that another rank takes
+// itself for the root too. So all meet first, and chunk 0 gets a step of its own.
+template <class Prepare, class Produce, class Consume>
+void run_whole_pipeline(Endpoint& self, const Call& call, Meeting meeting, std::size_t steps, Prepare prepare,
+                        Produce produce, Consume consume) {
+  self.publish(call, nullptr, 0);
+  self.await_arrivals(call);
+  prepare();
+  produce(0);
+  meet(self, call, meeting, 1);
+  run_steps(self, call, meeting, steps, produce, consume, NoFinish{}, 1);
+}
+
 inline void copy_out(std::byte* destination, const std::byte* source, std::size_t bytes, bool is_streaming) {
   if (bytes == 0) return;
   if (is_streaming) {

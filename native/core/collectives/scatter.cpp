@@ -30,25 +30,33 @@ void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, s
     scatter_one_shot(self, call, inputs, output, bytes);
   } else {
     const StageUse use = stage_use(self, bytes * std::size_t(n));
-    const Stage stage = is_root ? self.claim_stage(call, use) : self.stage(use);
+    const Stage stage = self.stage(use);
+    const auto claim = [&] {
+      if (is_root) self.claim_stage(call, use);
+    };
     const std::size_t stride = stage.part_bytes(n);
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto staged = [&](std::size_t step, int peer) {
       return stage.at(call.root, step) + std::size_t(peer) * stride;
     };
-    run_pipeline(
-        self, call, meet_through(self, call.root), steps_for(bytes, stride),
-        [&](std::size_t step) {
-          for (int peer = 0; is_root && peer < n; ++peer) {
-            if (peer != me)
-              std::memcpy(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride));
-          }
-        },
-        [&](std::size_t step) {
-          const std::byte* from = is_root ? inputs[me] + step * stride : staged(step, me);
-          if (output + step * stride != from)
-            copy_out(output + step * stride, from, chunk_length(bytes, step, stride), is_streaming);
-        });
+    const auto produce = [&](std::size_t step) {
+      for (int peer = 0; is_root && peer < n; ++peer) {
+        if (peer != me)
+          std::memcpy(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride));
+      }
+    };
+    const auto consume = [&](std::size_t step) {
+      const std::byte* from = is_root ? inputs[me] + step * stride : staged(step, me);
+      if (output + step * stride != from)
+        copy_out(output + step * stride, from, chunk_length(bytes, step, stride), is_streaming);
+    };
+    const Meeting meeting = meet_through(self, call.root);
+    if (use == StageUse::kWhole) {
+      run_whole_pipeline(self, call, meeting, steps_for(bytes, stride), claim, produce, consume);
+    } else {
+      claim();
+      run_pipeline(self, call, meeting, steps_for(bytes, stride), produce, consume);
+    }
   }
   self.end();
 }

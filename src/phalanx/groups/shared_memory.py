@@ -182,7 +182,8 @@ class SharedMemoryGroup(RankEndpoint):
         limit = _seconds(timeout_s, self.timeout_s)
         gathering = Gathering(
             name=f"merge at {place}",
-            is_complete=lambda cards: len(cards) >= size,
+            # Cards that disagree are complete too: order() refuses them at once.
+            is_complete=lambda cards: len(cards) >= min(card[-1] for card in cards) or len({c[-1] for c in cards}) > 1,
             order=_order_merged,
             create=lambda cards: create_group_segment(name or f"merge:{place}", size, crowd=max(self.crowd, size)),
             describe_missing=lambda cards: f"{len(cards)} of {size} ranks came to merge",

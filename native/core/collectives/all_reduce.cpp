@@ -79,7 +79,7 @@ class StagedAllReduce {
 // Every rank reduces its part where it lies, in all ranks' memory at once.
 void reduce_in_place(Endpoint& self, const Call& call, const SymmetricPlace& place) {
   const std::size_t item = item_bytes(call.dtype);
-  const std::size_t block = 32 * 1024 / item;  // a block's results are still in the cache when they are spread
+  const std::size_t block = 128 * 1024 / item;  // a block's results are still in the cache when they are spread
   const Partition partition(call.count, call.count, self.num_ranks());
   const std::size_t begin = partition.begin(0, self.rank());
   const std::size_t end = begin + partition.length(0, self.rank());

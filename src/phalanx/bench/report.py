@@ -42,6 +42,16 @@ def to_rows(section: str, samples: Iterable[Sample]) -> list[Row]:
     return rows
 
 
+def join_samples(turns: Sequence[Sequence[Sample]]) -> list[Sample]:
+    """Put the times of several turns over the same cases together."""
+    joined = []
+    for samples in zip(*turns, strict=True):
+        times = tuple(time for sample in samples for time in sample.times_s)
+        is_correct = all(sample.is_correct for sample in samples)
+        joined.append(Sample(samples[0].case, samples[0].contender, times, is_correct))
+    return joined
+
+
 def describe_machine() -> dict[str, Any]:
     """Return what a reader needs to judge the numbers."""
     model = next(

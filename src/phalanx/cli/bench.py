@@ -120,7 +120,7 @@ def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) ->
     """Run every section and write a dated JSON and plots."""
     from phalanx.bench.cases import OPERATIONS, SIZES, Case, all_cases
     from phalanx.bench.memory import measure_memory
-    from phalanx.bench.report import describe_machine, plot, print_table, to_rows
+    from phalanx.bench.report import describe_machine, join_samples, plot, print_table, to_rows
     from phalanx.bench.startup import measure_startup
 
     console = _console()
@@ -129,7 +129,9 @@ def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) ->
     rows = to_rows("collectives", _measure(console, all_cases(OPERATIONS, ranks, SIZES), _CONTENDERS, rounds, versions))
     names = ("symmetric_all_reduce", "reference_copy", "reference_add", "all_reduce")
     symmetric = [Case(name, num_ranks, 64 << 20) for num_ranks in ranks for name in names]
-    rows += to_rows("symmetric", _measure(console, symmetric, ("phalanx",), rounds, versions))
+    # In turns too: the machine's memory is not equally fast all the time.
+    turns = [_measure(console, symmetric, ("phalanx",), 3, versions) for _ in range(rounds)]
+    rows += to_rows("symmetric", join_samples(turns))
     console.print("starting 8 ranks ...")
     rows += to_rows("startup", measure_startup(8, 3))
     console.print("100,000 collectives ...")

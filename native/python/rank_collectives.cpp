@@ -4,62 +4,11 @@
 #include <cstring>
 
 #include "../core/collectives/collectives.hpp"
-#include "per_rank.hpp"
+#include "places.hpp"
 #include "rank_endpoint.hpp"
 
 namespace phalanx::python {
 namespace {
-
-// A tensor during an operation. Copies share the piece.
-struct Place {
-  explicit Place(const Tensor& tensor) : data(tensor.view.data), bytes(tensor.view.bytes()) {
-    if (tensor.view.is_contiguous()) return;
-    piece = std::make_shared<Piece>(tensor.view);
-    data = piece->data();
-  }
-  void load() const {
-    if (piece) piece->load();
-  }
-  void store() const {
-    if (piece) piece->store();
-  }
-
-  std::byte* data;
-  std::size_t bytes;
-  std::shared_ptr<Piece> piece;
-};
-
-struct Places {
-  Places() = default;
-  explicit Places(const std::vector<Tensor>& tensors) {
-    for (const Tensor& tensor : tensors) {
-      const Place place(tensor);
-      data.push_back(place.data);
-      bytes.push_back(place.bytes);
-      if (place.piece) places.push_back(place);
-    }
-  }
-  // One tensor cut into consecutive blocks.
-  Places(const Tensor& tensor, PerRank<std::size_t> block_bytes) : bytes(std::move(block_bytes)) {
-    const Place place(tensor);
-    if (place.piece) places.push_back(place);
-    std::byte* at = place.data;
-    for (std::size_t block : bytes) {
-      data.push_back(at);
-      at += block;
-    }
-  }
-  void load() const {
-    for (const Place& place : places) place.load();
-  }
-  void store() const {
-    for (const Place& place : places) place.store();
-  }
-
-  std::vector<Place> places;  // tensors that are in pieces
-  PerRank<std::byte*> data;
-  PerRank<std::size_t> bytes;
-};
 
 std::string count_text(const Tensor& tensor) { return std::to_string(tensor.view.count); }
 
@@ -443,61 +392,6 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
 nb::object RankEndpoint::barrier(const Arguments& args) {
   return collective(Operation::kBarrier, nb::none(), nb::handle(), args.seconds(0), args.flag(1),
                     [&](Call& call) { return [call](Endpoint& e) { phalanx::barrier(e, call); }; });
-}
-
-// Both take (tensor, peer, tag, *, timeout_s, async_op).
-nb::object RankEndpoint::message(Operation operation, const Arguments& args, int peer) {
-  const nb::handle object = args.required(0);
-  const int tag = args.integer(2, 0);
-  const double timeout = args.seconds(3);
-  const bool is_async = args.flag(4);
-  const bool is_send = operation == Operation::kSend;
-  require_usable(operation);
-  Call call = new_call(operation, timeout);
-  call.root = peer;
-  try {
-    const Tensor tensor = view_tensor(object, "tensor", is_send ? Use::kRead : Use::kWrite);
-    describe(tensor, call);
-    if (is_send || peer != kAnySource) check_root(peer);
-    if (tag < 0) throw UsageProblem("tag " + std::to_string(tag) + " is negative; give 0 or more");
-    if (!is_async && peer == endpoint_->rank())
-      throw UsageProblem(std::string(is_send ? "the destination rank should not be the same as this rank in a blocking send"
-                                             : "the source rank should not be the same as this rank in a blocking recv") +
-                         "; use async_op=True for messages to oneself");
-    const Place place(tensor);
-    if (is_send) place.load();
-    prune_pending();
-    if (!is_async) {
-      std::shared_ptr<Transfer> transfer;
-      {
-        const nb::gil_scoped_release unlocked;
-        Endpoint::interrupted = python_signal_arrived;
-        transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes);
-        mailbox_->wait(transfer, call.deadline_ns, true);
-        if (!is_send) place.store();
-      }
-      return is_send ? nb::none() : nb::object(nb::int_(transfer->source));
-    }
-    auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
-    nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
-    work->transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes, place.piece);
-    work->unpack = place.piece;
-    pending_messages_.emplace_back(work->transfer, nb::borrow(object));
-    mailbox_->detach(work->transfer);
-    return result;
-  } catch (const UsageProblem& problem) {
-    raise_usage(call, problem.what());
-  } catch (const Trouble& trouble) {
-    raise(call, timeout, trouble);
-  }
-}
-
-nb::object RankEndpoint::send(const Arguments& args) {
-  return message(Operation::kSend, args, args.required_integer(1));
-}
-
-nb::object RankEndpoint::recv(const Arguments& args) {
-  return message(Operation::kRecv, args, args.optional(1).is_none() ? kAnySource : args.required_integer(1));
 }
 
 }  // namespace phalanx::python

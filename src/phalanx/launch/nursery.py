@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -83,7 +84,14 @@ def shared_zygote() -> ZygoteClient:
             for dead in _shared:
                 dead.close()
             _shared[:] = [ZygoteClient()]
+            atexit.unregister(_close_shared)
+            atexit.register(_close_shared)
         return _shared[0]
+
+
+def _close_shared() -> None:
+    for client in _shared:
+        client.close()
 
 
 def warm_up() -> None:

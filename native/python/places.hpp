@@ -1,0 +1,64 @@
+// Tensors as the engine wants them during an operation: memory in one piece each.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../core/strided.hpp"
+#include "per_rank.hpp"
+#include "tensors.hpp"
+
+namespace phalanx::python {
+
+// A tensor during an operation. Copies share the piece.
+struct Place {
+  explicit Place(const Tensor& tensor) : data(tensor.view.data), bytes(tensor.view.bytes()) {
+    if (tensor.view.is_contiguous()) return;
+    piece = std::make_shared<Piece>(tensor.view);
+    data = piece->data();
+  }
+  void load() const {
+    if (piece) piece->load();
+  }
+  void store() const {
+    if (piece) piece->store();
+  }
+
+  std::byte* data;
+  std::size_t bytes;
+  std::shared_ptr<Piece> piece;
+};
+
+struct Places {
+  Places() = default;
+  explicit Places(const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) {
+      const Place place(tensor);
+      data.push_back(place.data);
+      bytes.push_back(place.bytes);
+      if (place.piece) places.push_back(place);
+    }
+  }
+  // One tensor cut into consecutive blocks.
+  Places(const Tensor& tensor, PerRank<std::size_t> block_bytes) : bytes(std::move(block_bytes)) {
+    const Place place(tensor);
+    if (place.piece) places.push_back(place);
+    std::byte* at = place.data;
+    for (std::size_t block : bytes) {
+      data.push_back(at);
+      at += block;
+    }
+  }
+  void load() const {
+    for (const Place& place : places) place.load();
+  }
+  void store() const {
+    for (const Place& place : places) place.store();
+  }
+
+  std::vector<Place> places;  // tensors that are in pieces
+  PerRank<std::byte*> data;
+  PerRank<std::size_t> bytes;
+};
+
+}  // namespace phalanx::python

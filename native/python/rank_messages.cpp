@@ -1,0 +1,64 @@
+// send and recv: check the arguments, hand the message to the mailbox.
+#include <nanobind/stl/string.h>
+
+#include "places.hpp"
+#include "rank_endpoint.hpp"
+
+namespace phalanx::python {
+
+// Both take (tensor, peer, tag, *, timeout_s, async_op).
+nb::object RankEndpoint::message(Operation operation, const Arguments& args, int peer) {
+  const nb::handle object = args.required(0);
+  const int tag = args.integer(2, 0);
+  const double timeout = args.seconds(3);
+  const bool is_async = args.flag(4);
+  const bool is_send = operation == Operation::kSend;
+  require_usable(operation);
+  Call call = new_call(operation, timeout);
+  call.root = peer;
+  try {
+    const Tensor tensor = view_tensor(object, "tensor", is_send ? Use::kRead : Use::kWrite);
+    describe(tensor, call);
+    if (is_send || peer != kAnySource) check_root(peer);
+    if (tag < 0) throw UsageProblem("tag " + std::to_string(tag) + " is negative; give 0 or more");
+    if (!is_async && peer == endpoint_->rank())
+      throw UsageProblem(std::string(is_send ? "the destination rank should not be the same as this rank in a blocking send"
+                                             : "the source rank should not be the same as this rank in a blocking recv") +
+                         "; use async_op=True for messages to oneself");
+    const Place place(tensor);
+    if (is_send) place.load();
+    prune_pending();
+    if (!is_async) {
+      std::shared_ptr<Transfer> transfer;
+      {
+        const nb::gil_scoped_release unlocked;
+        Endpoint::interrupted = python_signal_arrived;
+        transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes);
+        mailbox_->wait(transfer, call.deadline_ns, true);
+        if (!is_send) place.store();
+      }
+      return is_send ? nb::none() : nb::object(nb::int_(transfer->source));
+    }
+    auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
+    nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
+    work->transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes, place.piece);
+    work->unpack = place.piece;
+    pending_messages_.emplace_back(work->transfer, nb::borrow(object));
+    mailbox_->detach(work->transfer);
+    return result;
+  } catch (const UsageProblem& problem) {
+    raise_usage(call, problem.what());
+  } catch (const Trouble& trouble) {
+    raise(call, timeout, trouble);
+  }
+}
+
+nb::object RankEndpoint::send(const Arguments& args) {
+  return message(Operation::kSend, args, args.required_integer(1));
+}
+
+nb::object RankEndpoint::recv(const Arguments& args) {
+  return message(Operation::kRecv, args, args.optional(1).is_none() ? kAnySource : args.required_integer(1));
+}
+
+}  // namespace phalanx::python

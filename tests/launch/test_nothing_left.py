@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import phalanx
+from phalanx.launch.rank_process import FAILED_EXIT_CODE, die_with_parent
 from tests import leftovers
 from tests.run_ranks import Kind, every_kind, run_ranks
 
@@ -154,3 +155,12 @@ def test_a_group_that_nobody_holds_closes_itself(last_use: str) -> None:
     del group
     gc.collect()
     assert leftovers.group_memory() == before
+
+
+def test_a_rank_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
+    child = os.fork()
+    if child == 0:
+        die_with_parent(os.getppid() + 1)  # as if another process had forked it
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == FAILED_EXIT_CODE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import io
 import os
 import pickle
 import signal
@@ -58,8 +59,9 @@ class Report:
     traceback: str = ""
 
 
-def run_rank(rank: int, job: Job, descriptors: list[int]) -> NoReturn:
+def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoReturn:
     """Be rank `rank`; `descriptors` are segment, standard streams, and the pipe for the report. Never returns."""
+    die_with_parent(zygote)
     code = FAILED_EXIT_CODE
     try:
         segment, stdin, stdout, stderr, pipe = descriptors
@@ -81,13 +83,21 @@ def run_rank(rank: int, job: Job, descriptors: list[int]) -> NoReturn:
         os._exit(code)
 
 
-def _become_rank(job: Job, streams: tuple[int, int, int]) -> None:
-    # The zygote's death must not leave ranks behind; its children are forked by its only thread.
+def die_with_parent(parent: int) -> None:
+    """Let the kernel end this process when its parent dies; for a parent that runs one thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel knew
+        os._exit(FAILED_EXIT_CODE)
+
+
+def _become_rank(job: Job, streams: tuple[int, int, int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whole lines: ranks write to the same place
+            stream.reconfigure(line_buffering=True, write_through=False)
     replace_environment(job.environment)
     os.chdir(job.folder)
     sys.path[:] = job.path

@@ -64,6 +64,7 @@ class _Nursery:
         self.report = report
         self.ranks: dict[int, int] = {}  # pid to rank
         shared, pipes = descriptors[:4], descriptors[4:]
+        zygote = os.getpid()
         for rank in range(job.num_ranks):
             pid = os.fork()
             if pid == 0:
@@ -71,7 +72,7 @@ class _Nursery:
                     if other != rank:
                         os.close(pipe)
                 report.close()
-                run_rank(rank, job, [*shared, pipes[rank]])
+                run_rank(rank, job, [*shared, pipes[rank]], zygote)
             os.setpgid(pid, pid)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
             self.ranks[pid] = rank
         for descriptor in descriptors:

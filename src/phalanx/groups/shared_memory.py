@@ -21,6 +21,7 @@ from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
+from phalanx.launch.context import has_failed
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -327,6 +328,8 @@ def _close_at_exit(group: SharedMemoryGroup) -> None:
 
 
 def _close_all() -> None:
+    if has_failed():
+        return
     for group in list(_living):
         RankEndpoint.close(group)
 

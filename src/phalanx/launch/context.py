@@ -19,6 +19,7 @@ class LaunchContext:
         is_thread: Whether ranks are threads of one process.
         meeting: Name under which later groups of this world meet.
         connects: How many groups this rank has made of the world so far.
+        failure: What its function raised.
     """
 
     rank: int
@@ -27,6 +28,7 @@ class LaunchContext:
     is_thread: bool
     meeting: str
     connects: Any = field(default_factory=count)
+    failure: BaseException | None = None
 
 
 # A rank is a thread or a process: in a process all threads share its context.
@@ -42,6 +44,20 @@ def set_thread_context(context: LaunchContext) -> None:
 def set_process_context(context: LaunchContext) -> None:
     """Make this process a rank."""
     _of_process[:] = [context]
+
+
+def mark_failed(error: BaseException) -> None:
+    """Note that this rank's function raised: it must not look as if it left in good order.
+
+    The exception is kept, and with it the frames that hold the rank's groups.
+    """
+    for context in _of_process:
+        context.failure = error
+
+
+def has_failed() -> bool:
+    """Tell whether this process is a rank whose function raised."""
+    return any(context.failure is not None for context in _of_process)
 
 
 def current_context() -> LaunchContext | None:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from phalanx.launch.context import LaunchContext, set_process_context
+from phalanx.launch.context import LaunchContext, mark_failed, set_process_context
 from phalanx.settings import replace_environment
 
 _PR_SET_PDEATHSIG = 1
@@ -115,6 +115,7 @@ def _run(job: Job) -> Report:
             return Report(result=cloudpickle.dumps(None))
         return describe_failure(request)
     except BaseException as error:
+        mark_failed(error)  # peers shall hear from the launcher why, not see this rank leave
         return describe_failure(error)
 
 

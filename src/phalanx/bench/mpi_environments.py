@@ -33,10 +33,10 @@ def mpi_environment(name: str) -> Path:
 
 
 def mpi_command(name: str, num_ranks: int, cores: int) -> list[str]:
-    """Return the launcher with its best settings for the case.
+    """Return the launcher with its settings for the case.
 
-    OpenMPI: bound to cores when they suffice; told to yield when they do not. MPICH has no such switch in its wheel: it
-    yields by itself when it finds itself crowded.
+    OpenMPI: bound to cores when they suffice; told to yield when they do not. MPICH: bound to cores when they suffice,
+    otherwise its defaults; its tunable shared-memory algorithms (release_gather) have not been tried.
 
     Raises:
         OSError: The environment can't be made.

@@ -92,8 +92,3 @@ def shared_zygote() -> ZygoteClient:
 def _close_shared() -> None:
     for client in _shared:
         client.close()
-
-
-def warm_up() -> None:
-    """Start the zygote now, so that the first spawn() does not wait for it."""
-    shared_zygote()

@@ -75,6 +75,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
       rank_(rank),
       num_ranks_(static_cast<int>(layout_.header().num_ranks)),
       patience_(patience_for(layout_.header().is_crowded != 0)),
+      writer_(layout_.header().is_crowded != 0),
       peers_(layout_, rank, num_ranks_) {
   if (rank < 0 || rank >= num_ranks_) throw std::runtime_error("rank outside the group");
   watch_forks();

@@ -11,6 +11,7 @@
 #include "layout.hpp"
 #include "peers.hpp"
 #include "segment.hpp"
+#include "shared_writer.hpp"
 #include "trouble.hpp"
 
 namespace phalanx {
@@ -94,6 +95,7 @@ class Endpoint {
   Stage stage(StageUse use) const noexcept;
   // The same, and this rank may write its part of it.
   Stage claim_stage(const Call& call, StageUse use);
+  SharedWriter& writer() noexcept { return writer_; }  // of the stage
   void post_step(std::uint64_t step);
   void await_step(const Call& call, std::uint64_t step, int first, int last);
 
@@ -156,6 +158,7 @@ class Endpoint {
   std::uint32_t num_locations_ = 1; // 0 means unknown
   std::uint32_t fork_generation_;
   Patience patience_;
+  SharedWriter writer_;
   Peers peers_;
   std::shared_ptr<Endpoint> ancestor_;
 };

@@ -20,7 +20,8 @@ Mailbox::Mailbox(std::shared_ptr<Endpoint> endpoint)
       layout_(endpoint_->layout()),
       rank_(endpoint_->rank()),
       num_ranks_(endpoint_->num_ranks()),
-      eager_limit_(layout_.eager_bytes() / 2) {
+      eager_limit_(layout_.eager_bytes() / 2),
+      writer_(endpoint_->is_crowded()) {
   const auto n = static_cast<std::size_t>(num_ranks_);
   sends_.resize(n);
   offered_.resize(n);
@@ -283,7 +284,7 @@ bool Mailbox::push_part(Transfer& send) {
   if (!is_bulk && !is_inline) {
     if (at % ring_bytes + part > ring_bytes) at += ring_bytes - at % ring_bytes;  // a part is in one piece
     if (at + part - channel.ring_taken.load(std::memory_order_acquire) > ring_bytes) return false;
-    std::memcpy(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data + send.moved, part);
+    writer_.write(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data + send.moved, part, send.bytes);
     ring_head_[to] = at + part;
   }
   Envelope& envelope = channel.envelopes[next % kEnvelopes];

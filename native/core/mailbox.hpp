@@ -130,6 +130,7 @@ class Mailbox {
   std::vector<std::deque<Incoming>> incoming_;                  // per source
   std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
   bool is_bulk_reserved_ = false;
+  SharedWriter writer_;
   std::list<std::shared_ptr<Transfer>> detached_;
   // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();

@@ -67,7 +67,7 @@ bool Mailbox::pump_outbound() {
   }
   if (send.chunks == total || send.chunks - taken >= kBulkBuffers) return false;
   const std::size_t start = send.chunks * size;
-  std::memcpy(layout_.bulk(rank_, send.chunks), send.data + start, std::min(size, send.bytes - start));
+  writer_.write(layout_.bulk(rank_, send.chunks), send.data + start, std::min(size, send.bytes - start), send.bytes);
   outbound.produced.store(++send.chunks, kOrder);
   ring(send.peer());
   return true;

@@ -32,7 +32,7 @@ void all_gather(Endpoint& self, const Call& call, const std::byte* input, std::b
         self, call, meet_all(self), steps_for(largest, stride),
         [&](std::size_t step) {
           const std::size_t length = chunk_length(bytes[me], step, stride);
-          std::memcpy(stage.at(me, step), input + step * stride, length);
+          self.writer().write(stage.at(me, step), input + step * stride, length, bytes[me]);
         },
         [&](std::size_t step) {
           for (int turn = 0; turn < n; ++turn) {

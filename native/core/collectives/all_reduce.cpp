@@ -34,8 +34,8 @@ class StagedAllReduce {
   void produce(std::size_t step) {
     for (int part = 0; part < self_.num_ranks(); ++part) {
       if (part == self_.rank()) continue;
-      std::memcpy(staged(self_.rank(), step, part), data_ + partition_.begin(step, part) * item_,
-                  partition_.length(step, part) * item_);
+      self_.writer().write(staged(self_.rank(), step, part), data_ + partition_.begin(step, part) * item_,
+                           partition_.length(step, part) * item_, call_.count * item_);
     }
   }
 

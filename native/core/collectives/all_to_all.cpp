@@ -25,10 +25,11 @@ void all_to_all(Endpoint& self, const Call& call, const std::byte* const* inputs
   const int n = self.num_ranks(), me = self.rank();
   const Stage stage = self.claim_stage(call, StageUse::kHalf);
   const std::size_t stride = stage.part_bytes(n);
-  std::size_t largest = 0, total_out = 0;
+  std::size_t largest = 0, total_in = 0, total_out = 0;
   for (int peer = 0; peer < n; ++peer) {
     self.layout().sizes(me, stage.set)[peer] = input_bytes[peer];
     largest = std::max({largest, input_bytes[peer], output_bytes[peer]});
+    total_in += input_bytes[peer];
     total_out += output_bytes[peer];
   }
   const bool is_streaming = total_out >= kStreamingBytes;
@@ -38,7 +39,7 @@ void all_to_all(Endpoint& self, const Call& call, const std::byte* const* inputs
   const auto produce = [&](std::size_t step) {
     for (int peer = 0; peer < n; ++peer) {
       const std::size_t length = chunk_length(input_bytes[peer], step, stride);
-      if (peer != me && length != 0) std::memcpy(staged(me, step, peer), inputs[peer] + step * stride, length);
+      if (peer != me) self.writer().write(staged(me, step, peer), inputs[peer] + step * stride, length, total_in);
     }
   };
   const auto consume = [&](std::size_t step) {

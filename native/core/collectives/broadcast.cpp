@@ -31,7 +31,7 @@ void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t by
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto buffer = [&](std::size_t step) { return stage.at(call.root, step); };
     const auto produce = [&](std::size_t step) {
-      if (is_root) std::memcpy(buffer(step), data + step * stride, chunk_length(bytes, step, stride));
+      if (is_root) self.writer().write(buffer(step), data + step * stride, chunk_length(bytes, step, stride), bytes);
     };
     const auto consume = [&](std::size_t step) {
       if (!is_root) copy_out(data + step * stride, buffer(step), chunk_length(bytes, step, stride), is_streaming);

@@ -30,7 +30,7 @@ void gather(Endpoint& self, const Call& call, const std::byte* input, std::byte*
         self, call, meet_through(self, call.root), steps_for(bytes, stride),
         [&](std::size_t step) {
           if (!is_root)
-            std::memcpy(stage.at(me, step), input + step * stride, chunk_length(bytes, step, stride));
+            self.writer().write(stage.at(me, step), input + step * stride, chunk_length(bytes, step, stride), bytes);
         },
         [&](std::size_t step) {
           for (int peer = 0; is_root && peer < n; ++peer) {

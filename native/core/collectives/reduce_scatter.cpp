@@ -35,7 +35,8 @@ void reduce_scatter(Endpoint& self, const Call& call, const std::byte* const* in
                     const std::size_t* bytes) {
   self.begin(call);
   const int n = self.num_ranks(), me = self.rank();
-  if (choose_algorithm(call.operation, total_of(bytes, n), n) == Algorithm::kOneShot) {
+  const std::size_t total = total_of(bytes, n);
+  if (choose_algorithm(call.operation, total, n) == Algorithm::kOneShot) {
     reduce_scatter_one_shot(self, call, inputs, output, bytes);
   } else {
     const Stage stage = self.claim_stage(call, StageUse::kHalf);
@@ -49,7 +50,8 @@ void reduce_scatter(Endpoint& self, const Call& call, const std::byte* const* in
         [&](std::size_t step) {
           for (int peer = 0; peer < n; ++peer) {
             if (peer == me) continue;
-            std::memcpy(staged(me, step, peer), inputs[peer] + step * stride, chunk_length(bytes[peer], step, stride));
+            const std::size_t length = chunk_length(bytes[peer], step, stride);
+            self.writer().write(staged(me, step, peer), inputs[peer] + step * stride, length, total);
           }
         },
         [&](std::size_t step) {

@@ -42,7 +42,8 @@ void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, s
     const auto produce = [&](std::size_t step) {
       for (int peer = 0; is_root && peer < n; ++peer) {
         if (peer != me)
-          std::memcpy(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride));
+          self.writer().write(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride),
+                              bytes * std::size_t(n));
       }
     };
     const auto consume = [&](std::size_t step) {

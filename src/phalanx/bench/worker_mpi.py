@@ -6,10 +6,14 @@ Runs in an environment of its own that has mpi4py and NumPy but not phalanx, so 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
 from typing import Any
+
+# The same pages for everybody. NumPy asks for huge ones by default, torch does not; that alone doubles a copy's speed.
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
 
 import numpy as np
 from mpi4py import MPI

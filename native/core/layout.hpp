@@ -27,7 +27,7 @@ using Seq = std::uint64_t;
 
 inline constexpr std::uint64_t kMagic = 0x31786e616c616870;  // "phalanx1"
 inline constexpr int kMaxRanks = 1024;
-inline constexpr std::size_t kPosts = 16;          // operations a rank may run ahead of the slowest
+inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
 inline constexpr std::size_t kInlineBytes = 80;    // payload that travels in the post itself
 inline constexpr std::size_t kStageSets = 2;       // operations that may use the stage at once
@@ -37,7 +37,7 @@ inline constexpr std::size_t kShapeDims = 6;
 inline constexpr std::size_t kLocations = 64;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
 inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
-inline constexpr std::size_t kEnvelopeInline = 64;   // a message that small travels in its envelope
+inline constexpr std::size_t kEnvelopeInline = 80;   // a message that small travels in its envelope
 inline constexpr std::size_t kEagerPart = 16 * 1024; // larger ones in parts, so that both sides copy at once
 inline constexpr std::size_t kBulkBuffers = 3;
 
@@ -108,13 +108,15 @@ struct alignas(2 * kCacheLine) Envelope {
   std::atomic<Seq> seq;
   std::uint64_t tag;
   std::uint64_t bytes;        // of the whole message
-  std::uint64_t message;      // bulk: running number in its channel
-  std::uint64_t offset;       // eager: which part of the message this is
-  std::uint64_t part_bytes;   // eager
+  union {
+    std::uint64_t message;    // bulk: running number in its channel
+    std::uint64_t offset;     // eager: which part of the message this is
+  };
   std::uint64_t ring_offset;  // where an eager payload lies
-  std::uint32_t dtype;
-  std::uint32_t is_bulk;
-  std::byte payload[kEnvelopeInline];
+  std::uint32_t part_bytes;   // eager
+  std::uint16_t dtype;
+  std::uint16_t is_bulk;
+  std::byte payload[kEnvelopeInline];  // begins in the first cache line: the smallest messages need no other
 };
 
 // From one rank to one other.

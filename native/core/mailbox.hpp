@@ -129,6 +129,7 @@ class Mailbox {
   std::shared_ptr<Transfer> outbound_;
   std::vector<std::deque<Incoming>> incoming_;                  // per source
   std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
+  std::vector<std::uint64_t> taken_, ring_taken_;               // per destination: what was last seen of its words
   bool is_bulk_reserved_ = false;
   SharedWriter writer_;
   std::list<std::shared_ptr<Transfer>> detached_;

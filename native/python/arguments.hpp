@@ -53,14 +53,18 @@ class Arguments {
   nb::handle optional(std::size_t at) const { return values_[at] == nullptr ? Py_None : values_[at]; }
   bool flag(std::size_t at) const { return values_[at] != nullptr && PyObject_IsTrue(values_[at]) == 1; }
   int integer(std::size_t at, int otherwise) const {
+    const long value = long_integer(at, otherwise);
+    if (value != static_cast<int>(value)) fail(std::string("argument '") + names_[at] + "' is out of range");
+    return static_cast<int>(value);
+  }
+  long long_integer(std::size_t at, long otherwise) const {
     if (values_[at] == nullptr) return otherwise;
     const long value = PyLong_AsLong(values_[at]);
     if (value == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
       fail(std::string("argument '") + names_[at] + "' must be a whole number");
     }
-    if (value != static_cast<int>(value)) fail(std::string("argument '") + names_[at] + "' is out of range");
-    return static_cast<int>(value);
+    return value;
   }
   int required_integer(std::size_t at) const {
     required(at);

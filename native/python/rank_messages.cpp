@@ -9,7 +9,7 @@ namespace phalanx::python {
 // Both take (tensor, peer, tag, *, timeout_s, async_op).
 nb::object RankEndpoint::message(Operation operation, const Arguments& args, int peer) {
   const nb::handle object = args.required(0);
-  const int tag = args.integer(2, 0);
+  const long tag = args.long_integer(2, 0);
   const double timeout = args.seconds(3);
   const bool is_async = args.flag(4);
   const bool is_send = operation == Operation::kSend;

@@ -46,6 +46,11 @@ def copy_environment(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def set_environment(**changes: str) -> None:
+    """Set variables of this process, for code that reads them itself."""
+    os.environ.update(changes)
+
+
 def replace_environment(environment: Mapping[str, str]) -> None:
     """Make these the variables of this process: a forked rank takes over those of its caller."""
     os.environ.clear()

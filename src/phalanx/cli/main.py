@@ -7,6 +7,7 @@ import importlib.metadata
 import click
 
 from phalanx.cli.bench import bench
+from phalanx.cli.upstream import upstream
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,3 +17,4 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(upstream)

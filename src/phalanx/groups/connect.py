@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 from phalanx.collectives import Timeout
 from phalanx.engine import create_group_segment
@@ -12,7 +13,7 @@ from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.launch.meeting import Gathering, meet
 from phalanx.launch.spawn import WORLD_NAME
-from phalanx.settings import Placement, read_placement, read_settings
+from phalanx.settings import read_placement, read_settings
 
 # Groups made from the same environment by this process: each gets a name of its own.
 _connects: Counter[str] = Counter()
@@ -38,8 +39,9 @@ def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> SharedMemor
     if placement is not None:
         number = _connects[placement.meeting]
         _connects[placement.meeting] += 1
-        return _join(placement, f"{placement.meeting}#{number}", name, limit, is_thread=False)
-    return _join(Placement(0, 1, ""), f"alone {os.getpid()} {id(object())}", name, limit, is_thread=False)
+        place = f"{placement.meeting}#{number}"
+        return join(placement.rank, placement.size, place, name=name, timeout_s=limit, is_thread=False)
+    return join(0, 1, f"alone {os.getpid()} {id(object())}", name=name, timeout_s=limit, is_thread=False)
 
 
 def _connect_spawned(context: LaunchContext, name: str, timeout_s: float) -> SharedMemoryGroup:
@@ -52,33 +54,58 @@ def _connect_spawned(context: LaunchContext, name: str, timeout_s: float) -> Sha
             is_thread=context.is_thread,
             timeout_s=timeout_s,
         )
-    placement = Placement(context.rank, context.size, context.meeting)
-    return _join(placement, f"{context.meeting}#{number}", name, timeout_s, is_thread=context.is_thread)
+    place = f"{context.meeting}#{number}"
+    return join(context.rank, context.size, place, name=name, timeout_s=timeout_s, is_thread=context.is_thread)
 
 
-def _join(placement: Placement, meeting: str, name: str, timeout_s: float, *, is_thread: bool) -> SharedMemoryGroup:
-    def order(cards: object) -> list[int]:
-        ranks = sorted(cards)  # type: ignore[call-overload]
-        if ranks != list(range(placement.size)):
-            raise UsageError(f"connect: {placement.size} processes came with ranks {ranks}; each rank must come once")
-        return ranks  # type: ignore[no-any-return]
+def join(
+    rank: int,
+    size: int,
+    meeting: str,
+    *,
+    name: str,
+    timeout_s: float,
+    is_thread: bool,
+    ranks: Sequence[int] | None = None,
+    crowd: int = 1,
+) -> SharedMemoryGroup:
+    """Meet the other ranks at a place all know, and return the group of them.
+
+    Args:
+        rank: This rank.
+        size: How many there are.
+        meeting: A name that all of them, and nobody else, know.
+        name: The group's name.
+        timeout_s: How long to wait for the other ranks, here and in the group's operations.
+        is_thread: Whether ranks are threads of one process.
+        ranks: The members as ranks of a parent, if there is one.
+        crowd: Ranks that compete for the machine's cores, if they are more than the members.
+
+    Raises:
+        UsageError: A rank came twice.
+        OperationTimeoutError: Not every rank came.
+        SharedMemoryError: The machine has not got the memory.
+    """
+
+    def order(cards: Sequence[int]) -> list[int]:
+        came = sorted(cards)
+        if came != list(range(size)):
+            raise UsageError(f"connect: {size} processes came with ranks {came}; each rank must come once")
+        return came
 
     gathering = Gathering(
         name=f"connect|{meeting}",
-        is_complete=lambda cards: len(cards) >= placement.size,
+        is_complete=lambda cards: len(cards) >= size,
         order=order,
-        create=lambda cards: create_group_segment(name, placement.size, crowd=placement.size),
-        describe_missing=lambda cards: f"ranks {sorted(set(range(placement.size)) - set(cards))} did not come",
+        create=lambda cards: create_group_segment(name, size, crowd=max(crowd, size)),
+        describe_missing=lambda cards: f"ranks {sorted(set(range(size)) - set(cards))} did not come",
         timeout_s=timeout_s,
     )
-    outcome = meet(gathering, placement.rank)
+    outcome = meet(gathering, rank)
+    members = range(size) if ranks is None else ranks
     try:
         return SharedMemoryGroup(
-            outcome.descriptor,
-            outcome.position,
-            ranks=range(placement.size),
-            is_thread=is_thread,
-            timeout_s=timeout_s,
+            outcome.descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s
         )
     finally:
         os.close(outcome.descriptor)

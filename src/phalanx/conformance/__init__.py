@@ -1,0 +1,1 @@
+"""Other people's tests, run against phalanx: the suite that ships inside the torch wheel, unedited."""

@@ -1,0 +1,41 @@
+"""What `import torch` runs: tell torch the name, and load the rest when a group is made.
+
+Registered as an entry point of the group "torch.backends", so a program says init_process_group("phalanx") and imports
+nothing. Keep it small: every `import torch` in an environment with phalanx pays for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = "phalanx"
+
+
+def register() -> None:
+    """Make "phalanx" a backend of torch.distributed. Calling it again does nothing."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or NAME.upper() in dist.Backend._plugins:
+        return
+    # A string instead of a list would register the devices "c", "p" and "u".
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def register_for_dist2() -> None:
+    """Make "phalanx" a backend of torch's object-oriented API too (torch.distributed._dist2)."""
+    from torch.distributed import _dist2
+
+    if NAME not in _dist2._BACKENDS:
+        _dist2.register_backend(NAME, _create_for_dist2)
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    from phalanx.torch_backend.creation import create
+
+    return create(options, backend_options)
+
+
+def _create_for_dist2(store: Any, rank: int, world_size: int, timeout: Any, device: Any, **options: Any) -> Any:
+    from phalanx.torch_backend.creation import create_for_dist2
+
+    return create_for_dist2(store, rank, world_size, timeout, device, **options)

@@ -1,0 +1,63 @@
+"""Futures of tensors that DDP's C++ reducer, its hooks and Python callers all accept."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from phalanx.collectives import Work
+from phalanx.torch_backend.completion import Completer
+
+
+def ready_future(tensors: list[Any]) -> torch.futures.Future[Any]:
+    """Return a completed future."""
+    if any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors):
+        # DDP's built-in compression hook reads the value in C++, where only a forked call's has the type of a list of
+        # tensors. It costs ten times as much, so only the dtype that this hook produces pays for it.
+        return torch._C.fork(_identity, tensors)  # type: ignore[no-any-return]
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(tensors)
+    return future
+
+
+def _identity(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return tensors
+
+
+def future_of(work: Work, tensors: list[Any], completer: Completer) -> torch.futures.Future[Any]:
+    """Return a future of the tensors, which may be on their way.
+
+    Python callers get it completed: their callbacks then run at once, on their own thread, so that callbacks which
+    start further collectives do so in the same order on every rank. DDP's reducer (C++) gets it as it is, so that
+    communication overlaps with the backward pass.
+
+    Raises:
+        PhalanxError: The operation has failed.
+    """
+    has_types = any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors)
+    if has_types or completer.is_current_thread() or work.done() or _is_asked_from_python():
+        work.wait()
+        return ready_future(tensors)
+    raw: torch.futures.Future[Any] = torch.futures.Future()
+
+    def deliver(_: torch.futures.Future[Any]) -> list[Any]:
+        # set_exception() would be visible to Python alone, and C++ would take the exception for the tensors. What a
+        # callback raises is an error everywhere.
+        error = work.exception()
+        if error is not None:
+            raise error
+        return tensors
+
+    completer.when_done(work, lambda: raw.set_result(None))
+    return raw.then(deliver)
+
+
+def _is_asked_from_python() -> bool:
+    """Tell whether get_future() was called by Python code: then the calling frame names it."""
+    try:
+        caller = sys._getframe(3)
+    except ValueError:
+        return False
+    return "get_future" in caller.f_code.co_names

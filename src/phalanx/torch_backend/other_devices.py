@@ -1,0 +1,119 @@
+"""Groups that serve several kinds of devices, such as "cpu:phalanx,cuda:nccl": each kind goes to its own engine.
+
+torch takes a ProcessGroup in Python as the group for all devices and drops what it made for the others. So the other
+engines are made here, when a tensor of such a device first comes along.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from phalanx.torch_backend.process_group import PhalanxProcessGroup
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def routed(method: Method) -> Method:
+    """Send a call to the engine of its tensors' device; to the method itself when there is no other."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: PhalanxProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        if self._others.is_empty():
+            return method(self, *args, **kwargs)
+        device = _first_device(args)
+        engine = self._others.engine_for(device) if device is not None else None
+        return method(self, *args, **kwargs) if engine is None else getattr(engine, name)(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _first_device(values: Any) -> torch.device | None:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return value.device
+        if isinstance(value, (list, tuple)) and (device := _first_device(value)) is not None:
+            return device
+    return None
+
+
+class OtherDevices:
+    """The engines beside ours, by device type."""
+
+    def __init__(self, group: PhalanxProcessGroup, store: dist.Store) -> None:
+        self._group = group
+        self._store = store
+        self._names: dict[str, str] | None = None  # device type to backend name, all of them
+        self._engines: dict[str, dist.ProcessGroup] = {}
+
+    def is_empty(self) -> bool:
+        """Tell whether phalanx serves every device of the group."""
+        return self._names is not None and len(self._names) == 1 or len(self._read_names()) == 1
+
+    def device_types(self) -> list[torch.device]:
+        """Return the devices the group serves."""
+        return [torch.device(kind) for kind in self._read_names()]
+
+    def engine_for(self, device: torch.device) -> dist.ProcessGroup | None:
+        """Return the engine of another device, made on first use by all ranks; None for ours.
+
+        Raises:
+            RuntimeError: The group does not serve this device.
+        """
+        name = self._read_names().get(device.type)
+        if name is None or name == self._group._get_backend_name():
+            return None  # our own engine says what is wrong with a device that nobody serves
+        if device.type not in self._engines:
+            self._engines[device.type] = self._make(device.type, name)
+        return self._engines[device.type]
+
+    def backend_for(self, device: torch.device) -> Any:
+        """Return what torch calls the backend of a device.
+
+        Raises:
+            RuntimeError: The group does not serve this device.
+        """
+        if device.type not in self._read_names():
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        engine = self.engine_for(device)
+        return self._group if engine is None else engine._get_backend(device)
+
+    def shutdown(self) -> None:
+        """Shut the engines down."""
+        for engine in self._engines.values():
+            engine.shutdown()
+        self._engines.clear()
+
+    def abort(self) -> None:
+        """Abort the engines."""
+        for engine in self._engines.values():
+            engine.abort()
+
+    def _read_names(self) -> dict[str, str]:
+        """torch files the configuration once init_process_group or new_group is over; before that, it is ours alone."""
+        if self._names is None:
+            text = dist.distributed_c10d._world.pg_backend_config.get(self._group)
+            if text is None:
+                return {"cpu": self._group._get_backend_name()}
+            self._names = dict(part.split(":", 1) for part in str(text).split(",") if ":" in part)
+            self._names.setdefault("cpu", self._group._get_backend_name())
+        return self._names
+
+    def _make(self, kind: str, name: str) -> dist.ProcessGroup:
+        from phalanx.torch_backend.versions import make_torch_backend
+
+        store = dist.PrefixStore(f"phalanx/{kind}/", self._store)
+        rank, size, timeout = self._group.rank(), self._group.size(), self._group.options._timeout
+        backend, backend_type = make_torch_backend(name, store, rank, size, timeout)
+        # A plain group around it: calls to a backend registered with ourselves would come back to us.
+        engine = dist.ProcessGroup(store, rank, size)
+        engine._set_default_backend(backend_type)
+        engine._register_backend(torch.device(kind), backend_type, backend)
+        engine._set_group_name(self._group.group_name)
+        return engine

@@ -1,0 +1,480 @@
+"""torch's ProcessGroup over a phalanx group: every call of c10d, under its old and its new names.
+
+A subclass in Python: torch's C++ reaches it through the trampolines of ProcessGroup, and torch keeps it as the group
+itself. Calls that say so (asyncOp false) run on the caller's thread; all others return while the engine works.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from phalanx.collectives import Work
+from phalanx.errors import ClosedError, UsageError
+from phalanx.groups.coalescing import CombinedWork
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.torch_backend import naming, profiling, sparse
+from phalanx.torch_backend.call_options import CallOptions, read_options, read_timeout
+from phalanx.torch_backend.completion import Completer
+from phalanx.torch_backend.monitored_barrier import MonitoredBarrier
+from phalanx.torch_backend.other_devices import OtherDevices, routed
+from phalanx.torch_backend.work import FinishedWork, PendingWork
+
+_RECENT_WORKS = 512
+_SMALL_BYTES = 4096
+
+Tensor = torch.Tensor
+Tensors = "Sequence[torch.Tensor] | torch.Tensor"
+
+
+class PhalanxProcessGroup(naming.NamedGroup):
+    """A torch ProcessGroup; threads may share it."""
+
+    def __init__(self, group: SharedMemoryGroup, store: dist.Store, *, name: str, backend_name: str = "phalanx") -> None:
+        super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
+        self._group = group
+        self._completer = Completer()
+        self._barriers = MonitoredBarrier(group)
+        self._others = OtherDevices(self, store)
+        self._coalescing: list[Work] | None = None
+        self._num_calls = 0
+        # A Work that Python hands to C++ loses its Python half when Python lets go of it: small ones, which are the ones
+        # that are handed over, stay for a while.
+        self._recent: deque[FinishedWork] = deque(maxlen=_RECENT_WORKS)
+        self._options = naming.Options(backend_name, timedelta(seconds=group.timeout_s), list(group.ranks), name)
+
+    def __repr__(self) -> str:
+        return f"<PhalanxProcessGroup {self._group!r}>"
+
+    @property
+    def phalanx_group(self) -> SharedMemoryGroup:
+        """The phalanx group underneath, with all its own calls."""
+        return self._group
+
+    # -- reductions
+
+    @routed
+    def allreduce(self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None) -> Any:
+        """Reduce tensors over all ranks, in place."""
+        options, listed = read_options(opts, op, None, timeout), _as_list(tensors)
+        if len(listed) == 1 and not listed[0].is_sparse:
+            tensor = listed[0].detach()
+            return self._launch("all_reduce", listed, listed, options, self._group.all_reduce, tensor, options.op)
+        return self.allreduce_coalesced(listed, opts, op=op, timeout=timeout)
+
+    @routed
+    def allreduce_coalesced(
+        self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        """Reduce a list of tensors over all ranks, in place."""
+        options, listed = read_options(opts, op, None, timeout), _as_list(tensors)
+        if any(tensor.is_sparse for tensor in listed):
+            return self._all_reduce_sparse(listed, options)
+        real = [torch.view_as_real(t.detach()) if t.is_complex() else t.detach() for t in listed]
+        return self._launch("all_reduce", listed, listed, options, self._group.all_reduce_coalesced, real, options.op)
+
+    @routed
+    def reduce(
+        self,
+        tensors: Any,
+        opts: Any = None,
+        *,
+        root: int | None = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Reduce tensors into the root's."""
+        options, listed = read_options(opts, op, root, timeout), _as_list(tensors)
+        call = self._group.reduce
+        return self._launch("reduce", listed, listed, options, call, _only(listed, "reduce"), options.root, options.op)
+
+    @routed
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        """Reduce inputs[i] of all ranks into rank i's output; several lists at once are possible."""
+        options = read_options(opts, op, None, timeout)
+        outputs, inputs = _as_list(outputs), _as_lists(inputs)
+        if len(outputs) == 1 and len(inputs) == 1:
+            call = self._group.reduce_scatter
+            return self._launch("reduce_scatter", inputs[0], outputs, options, call, outputs[0], inputs[0], options.op)
+        return self._launch_each("reduce_scatter", outputs, options, [
+            (self._group.reduce_scatter, output, given, options.op)
+            for output, given in _pairs("reduce_scatter", outputs, inputs)
+        ])  # fmt: skip
+
+    @routed
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, opts: Any = None, *, op: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        """Reduce the i-th block of all ranks' inputs into rank i's output."""
+        options = read_options(opts, op, None, timeout)
+        call = self._group.reduce_scatter_single
+        event = "_reduce_scatter_base"
+        return self._launch(event, [input], [output], options, call, output.detach(), input.detach(), options.op)
+
+    @routed
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """Do that with several tensors."""
+        options = read_options(opts)
+        return self._launch_each("reduce_scatter_tensor_coalesced", list(outputs), options, [
+            (self._group.reduce_scatter_single, output.detach(), given.detach(), options.op)
+            for output, given in _pairs("reduce_scatter_single", outputs, inputs)
+        ])  # fmt: skip
+
+    # -- copies
+
+    @routed
+    def broadcast(
+        self, tensors: Any, opts: Any = None, *, root: int | None = None, timeout: timedelta | None = None
+    ) -> Any:
+        """Copy the root's tensors into every rank's."""
+        options, listed = read_options(opts, None, root, timeout), _as_list(tensors)
+        call = self._group.broadcast
+        return self._launch("broadcast", listed, listed, options, call, _only(listed, "broadcast"), options.root)
+
+    @routed
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
+        """Copy rank i's input into outputs[i] on every rank; several lists at once are possible."""
+        options = read_options(opts, None, None, timeout)
+        lists, inputs = _as_lists(outputs), _as_list(inputs)
+        if len(lists) == 1 and len(inputs) == 1:
+            call = self._group.all_gather
+            return self._launch("all_gather", inputs, [lists[0]], options, call, lists[0], inputs[0].detach())
+        return self._launch_each("all_gather", lists, options, [
+            (self._group.all_gather, outputs_of_one, given.detach())
+            for outputs_of_one, given in _pairs("all_gather", lists, inputs)
+        ])  # fmt: skip
+
+    @routed
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Copy rank i's inputs[k] into outputs[i][k] on every rank."""
+        options = read_options(opts)
+        if len(outputs) != self.size():
+            raise UsageError(f"all_gather_coalesced: {len(outputs)} lists of outputs for {self.size()} ranks")
+        per_tensor = [[outputs_of_rank[k] for outputs_of_rank in outputs] for k in range(len(inputs))]
+        return self._launch_each("all_gather", list(outputs), options, [
+            (self._group.all_gather, outputs_of_one, given.detach())
+            for outputs_of_one, given in zip(per_tensor, inputs, strict=True)
+        ])  # fmt: skip
+
+    @routed
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, opts: Any = None, *, timeout: timedelta | None = None
+    ) -> Any:
+        """Copy all inputs into one output, concatenated or stacked."""
+        options = read_options(opts, None, None, timeout)
+        call = self._group.all_gather_single
+        return self._launch("_all_gather_base", [input], [output], options, call, output.detach(), input.detach())
+
+    @routed
+    def all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """Do that with several tensors."""
+        options = read_options(opts)
+        return self._launch_each("all_gather_into_tensor_coalesced", list(outputs), options, [
+            (self._group.all_gather_single, output.detach(), given.detach())
+            for output, given in _pairs("all_gather_single", outputs, inputs)
+        ])  # fmt: skip
+
+    @routed
+    def gather(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        *,
+        root: int | None = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Copy rank i's input into the root's outputs[i]; other ranks give an empty list."""
+        options, inputs = read_options(opts, None, root, timeout), _as_list(inputs)
+        lists = _as_lists(outputs)
+        targets = lists[0] if lists and lists[0] else None
+        given = _only(inputs, "gather")
+        return self._launch("gather", inputs, lists, options, self._group.gather, targets, given, options.root)
+
+    @routed
+    def scatter(
+        self,
+        outputs: Any,
+        inputs: Any,
+        opts: Any = None,
+        *,
+        root: int | None = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Copy the root's inputs[i] into rank i's output; other ranks give an empty list."""
+        options, outputs = read_options(opts, None, root, timeout), _as_list(outputs)
+        lists = _as_lists(inputs)
+        given = lists[0] if lists and lists[0] else None
+        target = _only(outputs, "scatter")
+        shown = given if given is not None else outputs
+        return self._launch("scatter", shown, outputs, options, self._group.scatter, target, given, options.root)
+
+    @routed
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
+        options, outputs, inputs = read_options(opts), list(outputs), list(inputs)
+        return self._launch("all_to_all", inputs, outputs, options, self._group.all_to_all, outputs, inputs)
+
+    @routed
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Exchange rows of one tensor; without splits every rank gets the same number."""
+        options = read_options(opts, None, None, timeout)
+        splits = (list(output_splits) if output_splits else None, list(input_splits) if input_splits else None)
+        call = self._group.all_to_all_single
+        return self._launch("all_to_all", [input], [output], options, call, output.detach(), input.detach(), *splits)
+
+    # -- messages
+
+    @routed
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803 (torch's name)
+        """Send a tensor to one rank."""
+        return self._message("send", _as_list(tensors), self._group.send, dstRank, tag)
+
+    @routed
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803 (torch's name)
+        """Receive a tensor from one rank."""
+        return self._message("recv", _as_list(tensors), self._group.recv, srcRank, tag)
+
+    @routed
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive a tensor from whichever rank sends one."""
+        return self._message("recvAnySource", _as_list(tensors), self._group.recv, None, tag)
+
+    def _message(self, event: str, tensors: list[Tensor], call: Callable[..., Any], peer: int | None, tag: int) -> Any:
+        if peer is not None and not 0 <= peer < self.size():
+            raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self.size() - 1}")
+        options = CallOptions(read_options(None).op, 0, None, True)
+        return self._launch(event, tensors, tensors, options, call, _only(tensors, event), peer, tag)
+
+    # -- meeting
+
+    def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
+        """Wait until every rank is here."""
+        return self._launch("barrier", [], [], read_options(opts, None, None, timeout), self._group.barrier)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Wait until every rank is here, or say on rank 0 which are not. The group stays usable.
+
+        Raises:
+            PhalanxError: Not all came.
+        """
+        self._barriers.run(timeout, wait_all_ranks)
+
+    # -- several calls as one
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if self._coalescing is not None:
+            raise UsageError("coalescing has begun already; end it first")
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        works, self._coalescing = self._coalescing, None
+        if works is None:
+            raise UsageError("coalescing has not begun")
+        return PendingWork(CombinedWork(works), [], self._completer)
+
+    # -- groups
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> PhalanxProcessGroup | None:
+        """Make a group of some of the ranks, in ascending order; None on the others.
+
+        Raises:
+            UsageError: A rank is outside this group, or there are options.
+            OperationTimeoutError: A member did not come.
+        """
+        if opts is not None and not isinstance(opts, naming.Options):
+            raise UsageError(f"split_group: phalanx has no options; got {type(opts).__name__}")
+        name = group_name or f"{self.group_name}:split:{sorted(ranks)}"
+        group = self._group.split(ranks, name=name, timeout_s=read_timeout(timeout))
+        return None if group is None else self._derive(group, name, group_desc)
+
+    def merge_remote_group(
+        self,
+        store: dist.Store,
+        size: int,
+        timeout: timedelta | None = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> PhalanxProcessGroup:
+        """Become one group with others that come with the same store, `size` ranks in all.
+
+        Order: by the smallest rank that a group's members had in its parent, then by the group's name.
+
+        Raises:
+            UsageError: The groups disagree on the size, or are on several hosts.
+            OperationTimeoutError: Not all came.
+        """
+        from phalanx.torch_backend.creation import agree_on_merge_place
+
+        limit = timeout or timedelta(seconds=self._group.timeout_s)
+        name = group_name or f"{self.group_name}:merge"
+        place = agree_on_merge_place(store, size, limit)
+        group = self._group.merge(place, size, name=name, timeout_s=limit)
+        return self._derive(group, name, group_desc)
+
+    def _derive(self, group: SharedMemoryGroup, name: str, description: str | None) -> PhalanxProcessGroup:
+        derived = PhalanxProcessGroup(
+            group, dist.PrefixStore(f"{name}/", self.get_group_store()), name=name, backend_name=self._get_backend_name()
+        )
+        if description is not None:
+            derived._set_group_desc(description)
+        return derived
+
+    # -- life
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long operations without a timeout of their own may take.
+
+        Raises:
+            UsageError: It is not positive.
+        """
+        self._group.set_timeout(timeout)
+        self._options._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Wait for operations under way, then leave."""
+        self._others.shutdown()
+        self._group.close()
+        self._completer.stop()
+
+    def abort(self) -> None:
+        """Break the group: whoever waits in it, here or elsewhere, gets an error at once."""
+        self._others.abort()
+        try:
+            self._group.abort("abort() was called on the process group")
+        except ClosedError:
+            return
+        self._completer.stop()
+
+    @property
+    def options(self) -> naming.Options:
+        """What the group was made with, its timeout above all."""
+        return self._options
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._num_calls
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: numbers begin at 0 on every rank."""
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return self._others.device_types()
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._others.backend_for(torch.device(device))
+
+    # -- launching
+
+    def _launch(
+        self,
+        event: str,
+        shown: Sequence[Tensor],
+        result: list[Any],
+        options: CallOptions,
+        call: Callable[..., Any],
+        *args: Any,
+    ) -> FinishedWork:
+        """Start one operation; `shown` are the tensors that the profiler shows."""
+        self._num_calls += 1
+        if not options.is_async and self._coalescing is None and not profiling.is_enabled():
+            call(*args, timeout_s=options.timeout_s)
+            return FinishedWork(result)
+        with profiling.record(self._get_backend_name(), event, shown) as recording:
+            native = call(*args, timeout_s=options.timeout_s, async_op=True)
+        if recording is not None:
+            self._completer.when_done(native, recording.finish)
+        return self._keep(native, result)
+
+    def _launch_each(
+        self, event: str, result: list[Any], options: CallOptions, calls: Sequence[tuple[Any, ...]]
+    ) -> FinishedWork:
+        """Start several operations as one."""
+        self._num_calls += 1
+        with profiling.record(self._get_backend_name(), event, [call[2] for call in calls if _is_tensor(call[2])]) as recording:
+            natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
+        combined = CombinedWork(natives)
+        if recording is not None:
+            self._completer.when_done(combined, recording.finish)
+        return self._keep(combined, result)
+
+    def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
+        self._num_calls += 1
+        with profiling.record(self._get_backend_name(), "all_reduce", tensors) as recording:
+            sparse.all_reduce(self._group, tensors, options)
+        if recording is not None:
+            recording.finish()
+        return self._keep_recent(FinishedWork(tensors))
+
+    def _keep(self, native: Work, result: list[Any]) -> FinishedWork:
+        if self._coalescing is not None:
+            self._coalescing.append(native)
+        return self._keep_recent(PendingWork(native, result, self._completer))
+
+    def _keep_recent(self, work: FinishedWork) -> FinishedWork:
+        tensors = work.result()
+        if len(tensors) == 1 and _is_tensor(tensors[0]) and not tensors[0].is_sparse and tensors[0].nbytes <= _SMALL_BYTES:
+            self._recent.append(work)
+        return work
+
+    # The names of torch 2.11 and 2.12, and of the C++ side.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    splitGroup = split_group
+    mergeRemoteGroup = merge_remote_group
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _as_list(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _as_lists(lists: Any) -> list[list[Tensor]]:
+    """Accept a list of lists, or one list."""
+    if not lists or isinstance(lists[0], torch.Tensor):
+        return [list(lists)] if lists else []
+    return [list(tensors) for tensors in lists]
+
+
+def _only(tensors: list[Tensor], operation: str) -> Tensor:
+    if len(tensors) != 1:
+        raise UsageError(f"{operation}: {len(tensors)} tensors were given; give one")
+    return tensors[0].detach()
+
+
+def _pairs(operation: str, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    if len(outputs) != len(inputs):
+        raise UsageError(f"{operation}: {len(outputs)} outputs but {len(inputs)} inputs")
+    return list(zip(outputs, inputs, strict=True))

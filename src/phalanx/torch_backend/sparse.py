@@ -1,0 +1,55 @@
+"""all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in rank order."""
+
+from __future__ import annotations
+
+import torch
+
+from phalanx.collectives import ReduceOp
+from phalanx.errors import UsageError
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.torch_backend.call_options import CallOptions
+
+
+def all_reduce(group: SharedMemoryGroup, tensors: list[torch.Tensor], options: CallOptions) -> None:
+    """Sum sparse tensors over all ranks, in place.
+
+    Raises:
+        UsageError: Another reduction than SUM is asked for, or a layout that is not COO.
+        MismatchError: Ranks disagree on the shape.
+    """
+    for tensor in tensors:
+        if tensor.layout is not torch.sparse_coo:
+            raise group.refuse("all_reduce", f"sparse tensors must have the layout sparse_coo, not {tensor.layout}")
+        if options.op is not ReduceOp.SUM:
+            raise group.refuse("all_reduce", f"sparse tensors can only be summed, not {options.op!r}")
+    for tensor in tensors:
+        _all_reduce_one(group, tensor, options.timeout_s)
+
+
+def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: float | None) -> None:
+    mine = tensor.detach().coalesce()
+    num_entries = torch.zeros(group.size, dtype=torch.int64)
+    # The shape goes along: unequal ones are noticed before any value is sent.
+    head = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64)
+    heads = [torch.empty_like(head) for _ in range(group.size)]
+    group.all_gather(heads, head, timeout_s=timeout_s)
+    for rank, other in enumerate(heads):
+        if not torch.equal(other[1:], head[1:]):
+            raise UsageError(
+                f"all_reduce: ranks disagree on the shape of a sparse tensor\n"
+                f"  here     rank {group.rank} has {tuple(mine.shape)}\n"
+                f"  differs  rank {rank} has {tuple(other[2:].tolist())}"
+            )
+        num_entries[rank] = other[0]
+    indices = _gather(group, mine.indices().t().contiguous(), num_entries, timeout_s)
+    values = _gather(group, mine.values().contiguous(), num_entries, timeout_s)
+    total = torch.sparse_coo_tensor(indices.t(), values, mine.shape).coalesce()
+    tensor.copy_(total)  # a detached copy would not be written to
+
+
+def _gather(
+    group: SharedMemoryGroup, rows: torch.Tensor, num_rows: torch.Tensor, timeout_s: float | None
+) -> torch.Tensor:
+    outputs = [rows.new_empty((int(count), *rows.shape[1:])) for count in num_rows]
+    group.all_gather(outputs, rows, timeout_s=timeout_s)
+    return torch.cat(outputs)

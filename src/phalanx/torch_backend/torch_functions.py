@@ -1,0 +1,107 @@
+"""Functions of torch.distributed that look at the backend's name or type, taught about ours.
+
+Each one does for our groups what it says it does, and for all others what it did before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from phalanx.torch_backend.process_group import PhalanxProcessGroup
+
+_taught: set[str] = set()
+_library: list[torch.library.Library] = []
+
+
+def teach_torch() -> None:
+    """Replace the functions, once for this process."""
+    if _taught:
+        return
+    _teach("monitored_barrier", _monitored_barrier)
+    _teach("_set_pg_timeout", _set_pg_timeout)
+    _teach_functional_ops()
+
+
+def _teach(name: str, serve: Callable[..., Any]) -> None:
+    original = getattr(c10d, name)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return serve(original, *args, **kwargs)
+
+    for module in (c10d, dist):
+        if hasattr(module, name):
+            setattr(module, name, function)
+    _taught.add(name)
+
+
+def _own(group: Any) -> PhalanxProcessGroup | None:
+    """Return the group if it is ours; the default one for None."""
+    chosen = c10d._get_default_group() if group is None else group
+    return chosen if isinstance(chosen, PhalanxProcessGroup) else None
+
+
+def _monitored_barrier(
+    original: Callable[..., Any],
+    group: Any = None,
+    timeout: timedelta | float | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    own = _own(group)
+    if own is None:
+        original(group, timeout, wait_all_ranks)
+        return
+    limit = timeout if isinstance(timeout, timedelta) or timeout is None else timedelta(seconds=timeout)
+    own.monitored_barrier(limit, wait_all_ranks=wait_all_ranks)
+
+
+def _set_pg_timeout(original: Callable[..., Any], timeout: timedelta, group: Any = None) -> None:
+    own = _own(group)
+    if own is None:
+        original(timeout, group)
+    else:
+        own.set_timeout(timeout)
+
+
+def _teach_functional_ops() -> None:
+    """Serve the two functional operations whose C++ calls methods that Python can't override."""
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    for name, function in (
+        ("all_gather_into_tensor_out", _all_gather_into_tensor_out),
+        ("batch_p2p_ops", _batch_p2p_ops),
+    ):
+        if hasattr(torch.ops._c10d_functional, name):
+            library.impl(name, function, "CPU")
+    _library.append(library)  # the kernels live as long as it does
+
+
+def _resolve(group: Any) -> dist.ProcessGroup:
+    return group if isinstance(group, dist.ProcessGroup) else c10d._resolve_process_group(group)
+
+
+def _all_gather_into_tensor_out(
+    input: torch.Tensor, group_size: int, group_name: Any, *, out: torch.Tensor
+) -> torch.Tensor:
+    work = _resolve(group_name)._allgather_base(out, input)
+    torch._C._distributed_c10d._register_work(out, work)
+    return out
+
+
+def _batch_p2p_ops(
+    op_list: list[str], peer_list: list[int], tag_list: list[int], tensors: list[torch.Tensor], group_name: str
+) -> list[torch.Tensor]:
+    group = _resolve(group_name)
+    outputs = []
+    for operation, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
+        result = tensor if operation == "irecv" else torch.empty(0)
+        work = group.recv([tensor], peer, tag) if operation == "irecv" else group.send([tensor], peer, tag)
+        torch._C._distributed_c10d._register_work(result, work)
+        outputs.append(result)
+    return outputs

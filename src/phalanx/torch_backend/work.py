@@ -1,0 +1,128 @@
+"""torch's view of an operation under way.
+
+C++ callers use wait() and get_future() alone; the rest is for Python.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from phalanx.collectives import Work
+from phalanx.torch_backend.call_options import read_timeout
+from phalanx.torch_backend.completion import Completer
+from phalanx.torch_backend.future import future_of, ready_future
+
+_NO_TIMEOUT = timedelta(0)
+
+
+class FinishedWork(dist._Work):  # type: ignore[misc]
+    """An operation that was over when the call returned."""
+
+    def __init__(self, result: list[Any]) -> None:
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Tell that it is done."""
+        return True
+
+    def is_success(self) -> bool:
+        """Tell that it went well."""
+        return True
+
+    def exception(self) -> BaseException | None:
+        """Return None: it would have been raised by the call."""
+        return None
+
+    def result(self) -> list[Any]:
+        """Return the tensors it filled."""
+        return self._result
+
+    def synchronize(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def block_current_stream(self) -> None:
+        """Do nothing: there is no stream."""
+
+    def source_rank(self) -> int:
+        """Return -1: not a receive."""
+        return -1
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a completed future of the tensors."""
+        return ready_future(self._result)
+
+
+class PendingWork(FinishedWork):
+    """An operation that the engine carries on with."""
+
+    def __init__(self, work: Work, result: list[Any], completer: Completer) -> None:
+        super().__init__(result)
+        self._work = work
+        self._completer = completer
+        self._future: torch.futures.Future[Any] | None = None
+        self._start_s = time.monotonic()
+        self._end_s: float | None = None
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Block until it is done.
+
+        Raises:
+            PhalanxError: It failed, or is not done in time.
+        """
+        self._work.wait(read_timeout(timeout))
+        if self._end_s is None:
+            self._end_s = time.monotonic()
+        return True
+
+    def is_completed(self) -> bool:
+        """Tell whether it has ended, well or not."""
+        return self._work.done()
+
+    def is_success(self) -> bool:
+        """Tell whether it has ended well."""
+        return self._work.done() and self._work.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return why it failed; None while it runs or when it went well."""
+        return self._work.exception()
+
+    def result(self) -> list[Any]:
+        """Return the tensors it fills; wait() first."""
+        return self._result
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """Return which rank of the group a receive got its message from; -1 before that."""
+        ask = getattr(self._work, "source_rank", None)
+        source = ask() if ask is not None else None
+        return -1 if source is None else int(source)
+
+    _source_rank = source_rank
+
+    def _get_duration(self) -> float:
+        return ((self._end_s or time.monotonic()) - self._start_s) * 1e3
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the tensors.
+
+        Raises:
+            PhalanxError: The operation has failed already.
+        """
+        if self._future is None:
+            self._future = future_of(self._work, self._result, self._completer)
+        return self._future

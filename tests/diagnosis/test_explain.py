@@ -131,7 +131,7 @@ def test_a_timeout_tells_who_is_missing_and_where() -> None:
         'all_reduce #7 of group "default": timed out after 2.5 s, rank 1 did not come\n'
         "  here     rank 0 of 2 called all_reduce sum float32 (1024,), me/train.py:61\n"
         "  missing  rank 1 (pid 811) left broadcast #6, me/train.py:61, begun 1.5 s ago\n"
-        "  do       find out why it is late, or give a longer timeout_s"
+        "  do       find out why it is late, or give a longer timeout (timeout_s)"
     )
     assert error.culprits == (1,)
 

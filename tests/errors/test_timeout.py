@@ -45,7 +45,7 @@ def test_a_timeout_names_the_missing_rank_and_where_it_is(world: World) -> None:
         assert "timed out" in lines[0]
         missing = next(line for line in lines if line.startswith("  missing"))
         assert f"left barrier #1, errors/test_timeout.py:{_line_of('the last common call')}, begun" in missing
-        assert "do       find out why it is late, or give a longer timeout_s" in text
+        assert "do       find out why it is late, or give a longer timeout (timeout_s)" in text
         assert f"here     rank {rank} of {world.ranks} called all_reduce sum float32 (3,)" in text
 
 

@@ -89,7 +89,8 @@ class _Ranks:
         self.late: set[int] = set()
         for part in ("barrier", "test_dir", "init_dir"):
             (folder / part).mkdir()
-        set_environment(TEMP_DIR=str(folder), INIT_METHOD=f"file://{folder}/init_dir/shared")
+        suite.module.INIT_METHOD = f"file://{folder}/init_dir/shared"
+        set_environment(TEMP_DIR=str(folder), INIT_METHOD=suite.module.INIT_METHOD)
         suite.module.Barrier.barrier_id = 0
         sys.stdout.flush()
         sys.stderr.flush()

@@ -237,7 +237,7 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if facts["reporter"] not in (scene.rank, -1):
         after = f"rank {facts['reporter']} timed out"
     pairs = [("missing", f"{_process(scene, rank)} {_whereabouts(scene, rank)}") for rank in missing[:8]]
-    advice = "find out why it is late, or give a longer timeout_s"
+    advice = "find out why it is late, or give a longer timeout (timeout_s)"
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
     return _error(OperationTimeoutError, f"{after}, {who}", lines, facts, scene, missing)
 

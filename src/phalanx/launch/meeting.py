@@ -106,7 +106,7 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
     missing = gathering.describe_missing(cards)
     return OperationTimeoutError(
         f"{gathering.name.split('|')[0]}: timed out after {gathering.timeout_s:.3g} s; {missing}\n"
-        f"  do       make sure every rank makes this call, or give a longer timeout_s"
+        f"  do       make sure every rank makes this call, or give a longer timeout (timeout_s)"
     )
 
 

@@ -1,4 +1,7 @@
-"""One test of the suite on freshly forked ranks. Stricter than its own driver: every rank's end counts, not only rank 0's."""
+"""One test of the suite on freshly forked ranks.
+
+Stricter than the suite's own driver: every rank's end counts, not only rank 0's.
+"""
 
 from __future__ import annotations
 

@@ -9,29 +9,28 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
 
 from phalanx.torch_backend.creation import join_group
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
+from phalanx.torch_backend.untyped import Store, dist, native
 
-_RealGloo = getattr(c10d, "ProcessGroupGloo", None)
+_RealGloo = getattr(native, "ProcessGroupGloo", None)
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 
 class GlooStandIn(PhalanxProcessGroup):
     """What `ProcessGroupGloo` means while the stand-in is installed."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT, *_: Any) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT, *_: Any) -> None:
         group = join_group(store, rank, size, timeout, ranks=range(size), name="")
         super().__init__(group, store, name="", backend_name="gloo")
         if _RealGloo is not None:
-            # The DDP logger looks for a Gloo object in C++ when it reads that name. Nothing ever talks through this one.
+            # The DDP logger looks for a Gloo object in C++ when it reads that name. Nothing goes through this one.
             self._decoy = _RealGloo(dist.HashStore(), 0, 1, timeout)
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._decoy)
 
 
 def install() -> None:
     """Make `backend="gloo"` mean phalanx in this process."""
-    dist.distributed_c10d.ProcessGroupGloo = GlooStandIn
+    dist.distributed_native.ProcessGroupGloo = GlooStandIn
     dist.ProcessGroupGloo = GlooStandIn

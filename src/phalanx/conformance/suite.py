@@ -1,14 +1,13 @@
 """torch's distributed_test, loaded for one mode and one world size. It reads both from the environment, at import.
 
-Modes: "plain" admits phalanx under its own name to the tests that any backend may run; "gloo" has it stand in for Gloo, so
-that tests which name Gloo run too.
+Modes: "plain" admits phalanx under its own name to the tests that any backend may run; "gloo" has it stand in for Gloo,
+so that tests which name Gloo run too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from phalanx.errors import UsageError
@@ -30,7 +29,7 @@ class Suite:
         world_size: Ranks of each test.
     """
 
-    module: ModuleType
+    module: Any
     case: Any
     skip_codes: dict[int, str]
     world_size: int
@@ -87,6 +86,8 @@ def load_suite(mode: str, world_size: int, folder: Path) -> Suite:
     from torch.testing._internal.distributed import distributed_test
 
     skip_own_code()
-    case = type("TestDistBackend", (distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase), {})
+    case = type(
+        "TestDistBackend", (distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase), {}
+    )
     codes = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}
     return Suite(distributed_test, case, codes, world_size)

@@ -8,22 +8,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
-
 from phalanx.collectives import AnyReduceOp, ReduceOp
 from phalanx.errors import UsageError
+from phalanx.torch_backend.untyped import dist
 
-_TORCH_OPS = dist.ReduceOp.RedOpType
-_OPS: dict[Any, ReduceOp] = {
-    _TORCH_OPS.SUM: ReduceOp.SUM,
-    _TORCH_OPS.AVG: ReduceOp.AVG,
-    _TORCH_OPS.PRODUCT: ReduceOp.PRODUCT,
-    _TORCH_OPS.MIN: ReduceOp.MIN,
-    _TORCH_OPS.MAX: ReduceOp.MAX,
-    _TORCH_OPS.BAND: ReduceOp.BAND,
-    _TORCH_OPS.BOR: ReduceOp.BOR,
-    _TORCH_OPS.BXOR: ReduceOp.BXOR,
+_TORCH_OPS: Any = dist.ReduceOp.RedOpType
+# By number: torch's enumeration is slow to hash.
+_OPS: dict[int, ReduceOp] = {
+    int(getattr(_TORCH_OPS, name)): ReduceOp[name]
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
+_PREMUL_SUM = int(_TORCH_OPS.PREMUL_SUM)
 _UNSET = timedelta(0)
 
 
@@ -63,9 +58,10 @@ def read_op(op: Any) -> AnyReduceOp:
     if op is None:
         return ReduceOp.SUM
     kind = getattr(op, "op", op)  # ReduceOp.SUM is the bare kind; an option holds an object around it
-    if kind in _OPS:
-        return _OPS[kind]
-    if kind == _TORCH_OPS.PREMUL_SUM:
+    number = int(kind) if isinstance(kind, _TORCH_OPS) else -1
+    if number in _OPS:
+        return _OPS[number]
+    if number == _PREMUL_SUM:
         factor = op.__getstate__()[1]
         return ReduceOp.premul_sum(float(factor))
     raise UsageError(f"the reduction {op} is not known; give one of torch.distributed.ReduceOp")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from phalanx.errors import OperationTimeoutError, UsageError
 from phalanx.groups.connect import join
@@ -22,6 +21,7 @@ from phalanx.launch.context import current_context
 from phalanx.torch_backend.dynamo import skip_own_code
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.torch_functions import teach_torch
+from phalanx.torch_backend.untyped import Store, dist
 
 
 def create(options: Any, backend_options: Any) -> PhalanxProcessGroup:
@@ -44,7 +44,7 @@ def create(options: Any, backend_options: Any) -> PhalanxProcessGroup:
 
 
 def create_for_dist2(
-    store: dist.Store, rank: int, world_size: int, timeout: timedelta, device: torch.device | str, **options: Any
+    store: Store, rank: int, world_size: int, timeout: timedelta, device: torch.device | str, **options: Any
 ) -> PhalanxProcessGroup:
     """Serve torch.distributed._dist2.new_group.
 
@@ -60,7 +60,7 @@ def create_for_dist2(
 
 
 def create_process_group(
-    store: dist.Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int], name: str
+    store: Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int], name: str
 ) -> PhalanxProcessGroup:
     """Meet the other ranks and return the group.
 
@@ -72,7 +72,7 @@ def create_process_group(
 
 
 def join_group(
-    store: dist.Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int], name: str
+    store: Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int], name: str
 ) -> SharedMemoryGroup:
     """Meet the other ranks and return the engine's group.
 
@@ -95,7 +95,7 @@ def join_group(
     )
 
 
-def agree_on_place(store: dist.Store, rank: int, timeout: timedelta) -> str:
+def agree_on_place(store: Store, rank: int, timeout: timedelta) -> str:
     """Return a name that all ranks which share this store, and nobody else, get.
 
     Raises:
@@ -107,7 +107,7 @@ def agree_on_place(store: dist.Store, rank: int, timeout: timedelta) -> str:
     return _share_place(store, f"phalanx/place/{number}", rank == 0, timeout)
 
 
-def agree_on_merge_place(store: dist.Store, size: int, timeout: timedelta) -> str:
+def agree_on_merge_place(store: Store, size: int, timeout: timedelta) -> str:
     """Do the same for `size` ranks of several groups, which have no common numbers.
 
     Raises:
@@ -118,7 +118,7 @@ def agree_on_merge_place(store: dist.Store, size: int, timeout: timedelta) -> st
     return _share_place(store, f"phalanx/merge/{number}", position == 0, timeout)
 
 
-def _share_place(store: dist.Store, key: str, is_first: bool, timeout: timedelta) -> str:
+def _share_place(store: Store, key: str, is_first: bool, timeout: timedelta) -> str:
     if is_first:
         store.set(key, f"{_host()}|{secrets.token_hex(16)}")
     try:
@@ -135,7 +135,7 @@ def _share_place(store: dist.Store, key: str, is_first: bool, timeout: timedelta
             f"  here     {_host()}\n  rank 0   {host}\n"
             f"  do       use backend 'gloo' or 'nccl' for ranks on several hosts"
         )
-    return place
+    return str(place)
 
 
 def _host() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,7 +16,7 @@ def ready_future(tensors: list[Any]) -> torch.futures.Future[Any]:
     if any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors):
         # DDP's built-in compression hook reads the value in C++, where only a forked call's has the type of a list of
         # tensors. It costs ten times as much, so only the dtype that this hook produces pays for it.
-        return torch._C.fork(_identity, tensors)  # type: ignore[no-any-return]
+        return cast("torch.futures.Future[Any]", torch._C.fork(_identity, tensors))
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(tensors)
     return future

@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
+
+from phalanx.torch_backend.untyped import BackendOptions, ProcessGroup, Store, dist
 
 
-class Options(Backend.Options):  # type: ignore[misc]
+class Options(BackendOptions):  # type: ignore[misc]
     """What a group was made with."""
 
     def __init__(self, backend_name: str, timeout: timedelta, ranks: Sequence[int], name: str) -> None:
@@ -24,7 +24,7 @@ class Options(Backend.Options):  # type: ignore[misc]
         self.group_name = name
 
 
-class NamedGroup(dist.ProcessGroup):  # type: ignore[misc]
+class NamedGroup(ProcessGroup):  # type: ignore[misc]
     """Who this group is."""
 
     # What torch asks a backend for: none of these C++ services exists here.
@@ -33,7 +33,7 @@ class NamedGroup(dist.ProcessGroup):  # type: ignore[misc]
     supports_time_estimate = False
     supports_shrinking = False
 
-    def __init__(self, rank: int, size: int, store: dist.Store, *, name: str, backend_name: str) -> None:
+    def __init__(self, rank: int, size: int, store: Store, *, name: str, backend_name: str) -> None:
         super().__init__(rank, size)  # the form with a store makes an object that C++ can't call back into
         self._rank_of_self = rank
         self._num_ranks = size
@@ -59,7 +59,7 @@ class NamedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     getBackendName = _get_backend_name = name
 
-    def get_group_store(self) -> dist.Store:
+    def get_group_store(self) -> Store:
         """Return the store that the ranks met through."""
         return self._store
 
@@ -81,11 +81,11 @@ class NamedGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     setGroupName, setGroupDesc = _set_group_name, _set_group_desc
 
-    def getGroupName(self) -> str:  # noqa: N802 (torch's name)
+    def getGroupName(self) -> str:
         """Return the group's name."""
         return self._name
 
-    def getGroupDesc(self) -> str:  # noqa: N802 (torch's name)
+    def getGroupDesc(self) -> str:
         """Return what the group is for."""
         return self._description
 

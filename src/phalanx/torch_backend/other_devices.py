@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-import torch.distributed as dist
+
+from phalanx.torch_backend.untyped import Store, dist
 
 if TYPE_CHECKING:
-    from phalanx.torch_backend.process_group import PhalanxProcessGroup
+    from phalanx.torch_backend.launching import LaunchingGroup
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -24,7 +25,7 @@ def routed(method: Method) -> Method:
     name = method.__name__
 
     @functools.wraps(method)
-    def call(self: PhalanxProcessGroup, *args: Any, **kwargs: Any) -> Any:
+    def call(self: LaunchingGroup, *args: Any, **kwargs: Any) -> Any:
         if self._others.is_empty():
             return method(self, *args, **kwargs)
         device = _first_device(args)
@@ -46,21 +47,21 @@ def _first_device(values: Any) -> torch.device | None:
 class OtherDevices:
     """The engines beside ours, by device type."""
 
-    def __init__(self, group: PhalanxProcessGroup, store: dist.Store) -> None:
+    def __init__(self, group: LaunchingGroup, store: Store) -> None:
         self._group = group
         self._store = store
         self._names: dict[str, str] | None = None  # device type to backend name, all of them
-        self._engines: dict[str, dist.ProcessGroup] = {}
+        self._engines: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
         """Tell whether phalanx serves every device of the group."""
-        return self._names is not None and len(self._names) == 1 or len(self._read_names()) == 1
+        return len(self._names or self._read_names()) == 1
 
     def device_types(self) -> list[torch.device]:
         """Return the devices the group serves."""
         return [torch.device(kind) for kind in self._read_names()]
 
-    def engine_for(self, device: torch.device) -> dist.ProcessGroup | None:
+    def engine_for(self, device: torch.device) -> Any:
         """Return the engine of another device, made on first use by all ranks; None for ours.
 
         Raises:
@@ -105,7 +106,7 @@ class OtherDevices:
             self._names.setdefault("cpu", self._group._get_backend_name())
         return self._names
 
-    def _make(self, kind: str, name: str) -> dist.ProcessGroup:
+    def _make(self, kind: str, name: str) -> Any:
         from phalanx.torch_backend.versions import make_torch_backend
 
         store = dist.PrefixStore(f"phalanx/{kind}/", self._store)

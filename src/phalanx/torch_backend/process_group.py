@@ -6,47 +6,30 @@ itself. Calls that say so (asyncOp false) run on the caller's thread; all others
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from phalanx.collectives import Work
-from phalanx.errors import ClosedError, UsageError
-from phalanx.groups.coalescing import CombinedWork
+from phalanx.errors import UsageError
 from phalanx.groups.shared_memory import SharedMemoryGroup
-from phalanx.torch_backend import naming, profiling, sparse
+from phalanx.torch_backend import naming
 from phalanx.torch_backend.call_options import CallOptions, read_options, read_timeout
-from phalanx.torch_backend.completion import Completer
+from phalanx.torch_backend.launching import LaunchingGroup
 from phalanx.torch_backend.monitored_barrier import MonitoredBarrier
-from phalanx.torch_backend.other_devices import OtherDevices, routed
-from phalanx.torch_backend.work import FinishedWork, PendingWork
-
-_RECENT_WORKS = 512
-_SMALL_BYTES = 4096
+from phalanx.torch_backend.other_devices import routed
+from phalanx.torch_backend.untyped import Store, dist
 
 Tensor = torch.Tensor
-Tensors = "Sequence[torch.Tensor] | torch.Tensor"
 
 
-class PhalanxProcessGroup(naming.NamedGroup):
+class PhalanxProcessGroup(LaunchingGroup):
     """A torch ProcessGroup; threads may share it."""
 
-    def __init__(self, group: SharedMemoryGroup, store: dist.Store, *, name: str, backend_name: str = "phalanx") -> None:
-        super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
-        self._group = group
-        self._completer = Completer()
+    def __init__(self, group: SharedMemoryGroup, store: Store, *, name: str, backend_name: str = "phalanx") -> None:
+        super().__init__(group, store, name=name, backend_name=backend_name)
         self._barriers = MonitoredBarrier(group)
-        self._others = OtherDevices(self, store)
-        self._coalescing: list[Work] | None = None
-        self._num_calls = 0
-        # A Work that Python hands to C++ loses its Python half when Python lets go of it: small ones, which are the ones
-        # that are handed over, stay for a while.
-        self._recent: deque[FinishedWork] = deque(maxlen=_RECENT_WORKS)
-        self._options = naming.Options(backend_name, timedelta(seconds=group.timeout_s), list(group.ranks), name)
 
     def __repr__(self) -> str:
         return f"<PhalanxProcessGroup {self._group!r}>"
@@ -63,8 +46,8 @@ class PhalanxProcessGroup(naming.NamedGroup):
         """Reduce tensors over all ranks, in place."""
         options, listed = read_options(opts, op, None, timeout), _as_list(tensors)
         if len(listed) == 1 and not listed[0].is_sparse:
-            tensor = listed[0].detach()
-            return self._launch("all_reduce", listed, listed, options, self._group.all_reduce, tensor, options.op)
+            call = self._group.all_reduce
+            return self._launch("all_reduce", listed, listed, options, call, _plain(listed[0]), options.op)
         return self.allreduce_coalesced(listed, opts, op=op, timeout=timeout)
 
     @routed
@@ -116,14 +99,16 @@ class PhalanxProcessGroup(naming.NamedGroup):
         options = read_options(opts, op, None, timeout)
         call = self._group.reduce_scatter_single
         event = "_reduce_scatter_base"
-        return self._launch(event, [input], [output], options, call, output.detach(), input.detach(), options.op)
+        return self._launch(event, [input], [output], options, call, _plain(output), _plain(input), options.op)
 
     @routed
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
         """Do that with several tensors."""
         options = read_options(opts)
         return self._launch_each("reduce_scatter_tensor_coalesced", list(outputs), options, [
-            (self._group.reduce_scatter_single, output.detach(), given.detach(), options.op)
+            (self._group.reduce_scatter_single, _plain(output), _plain(given), options.op)
             for output, given in _pairs("reduce_scatter_single", outputs, inputs)
         ])  # fmt: skip
 
@@ -145,9 +130,9 @@ class PhalanxProcessGroup(naming.NamedGroup):
         lists, inputs = _as_lists(outputs), _as_list(inputs)
         if len(lists) == 1 and len(inputs) == 1:
             call = self._group.all_gather
-            return self._launch("all_gather", inputs, [lists[0]], options, call, lists[0], inputs[0].detach())
+            return self._launch("all_gather", inputs, [lists[0]], options, call, lists[0], _plain(inputs[0]))
         return self._launch_each("all_gather", lists, options, [
-            (self._group.all_gather, outputs_of_one, given.detach())
+            (self._group.all_gather, outputs_of_one, _plain(given))
             for outputs_of_one, given in _pairs("all_gather", lists, inputs)
         ])  # fmt: skip
 
@@ -159,7 +144,7 @@ class PhalanxProcessGroup(naming.NamedGroup):
             raise UsageError(f"all_gather_coalesced: {len(outputs)} lists of outputs for {self.size()} ranks")
         per_tensor = [[outputs_of_rank[k] for outputs_of_rank in outputs] for k in range(len(inputs))]
         return self._launch_each("all_gather", list(outputs), options, [
-            (self._group.all_gather, outputs_of_one, given.detach())
+            (self._group.all_gather, outputs_of_one, _plain(given))
             for outputs_of_one, given in zip(per_tensor, inputs, strict=True)
         ])  # fmt: skip
 
@@ -170,14 +155,14 @@ class PhalanxProcessGroup(naming.NamedGroup):
         """Copy all inputs into one output, concatenated or stacked."""
         options = read_options(opts, None, None, timeout)
         call = self._group.all_gather_single
-        return self._launch("_all_gather_base", [input], [output], options, call, output.detach(), input.detach())
+        return self._launch("_all_gather_base", [input], [output], options, call, _plain(output), _plain(input))
 
     @routed
     def all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
         """Do that with several tensors."""
         options = read_options(opts)
         return self._launch_each("all_gather_into_tensor_coalesced", list(outputs), options, [
-            (self._group.all_gather_single, output.detach(), given.detach())
+            (self._group.all_gather_single, _plain(output), _plain(given))
             for output, given in _pairs("all_gather_single", outputs, inputs)
         ])  # fmt: skip
 
@@ -237,17 +222,17 @@ class PhalanxProcessGroup(naming.NamedGroup):
         options = read_options(opts, None, None, timeout)
         splits = (list(output_splits) if output_splits else None, list(input_splits) if input_splits else None)
         call = self._group.all_to_all_single
-        return self._launch("all_to_all", [input], [output], options, call, output.detach(), input.detach(), *splits)
+        return self._launch("all_to_all", [input], [output], options, call, _plain(output), _plain(input), *splits)
 
     # -- messages
 
     @routed
-    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803 (torch's name)
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:
         """Send a tensor to one rank."""
         return self._message("send", _as_list(tensors), self._group.send, dstRank, tag)
 
     @routed
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803 (torch's name)
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:
         """Receive a tensor from one rank."""
         return self._message("recv", _as_list(tensors), self._group.recv, srcRank, tag)
 
@@ -276,19 +261,6 @@ class PhalanxProcessGroup(naming.NamedGroup):
         """
         self._barriers.run(timeout, wait_all_ranks)
 
-    # -- several calls as one
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        if self._coalescing is not None:
-            raise UsageError("coalescing has begun already; end it first")
-        self._coalescing = []
-
-    def _end_coalescing(self, device: torch.device) -> Any:
-        works, self._coalescing = self._coalescing, None
-        if works is None:
-            raise UsageError("coalescing has not begun")
-        return PendingWork(CombinedWork(works), [], self._completer)
-
     # -- groups
 
     def split_group(
@@ -314,7 +286,7 @@ class PhalanxProcessGroup(naming.NamedGroup):
 
     def merge_remote_group(
         self,
-        store: dist.Store,
+        store: Store,
         size: int,
         timeout: timedelta | None = None,
         group_name: str | None = None,
@@ -337,111 +309,11 @@ class PhalanxProcessGroup(naming.NamedGroup):
         return self._derive(group, name, group_desc)
 
     def _derive(self, group: SharedMemoryGroup, name: str, description: str | None) -> PhalanxProcessGroup:
-        derived = PhalanxProcessGroup(
-            group, dist.PrefixStore(f"{name}/", self.get_group_store()), name=name, backend_name=self._get_backend_name()
-        )
+        store = dist.PrefixStore(f"{name}/", self.get_group_store())
+        derived = PhalanxProcessGroup(group, store, name=name, backend_name=self._get_backend_name())
         if description is not None:
             derived._set_group_desc(description)
         return derived
-
-    # -- life
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long operations without a timeout of their own may take.
-
-        Raises:
-            UsageError: It is not positive.
-        """
-        self._group.set_timeout(timeout)
-        self._options._timeout = timeout
-
-    _set_default_timeout = set_timeout
-
-    def shutdown(self) -> None:
-        """Wait for operations under way, then leave."""
-        self._others.shutdown()
-        self._group.close()
-        self._completer.stop()
-
-    def abort(self) -> None:
-        """Break the group: whoever waits in it, here or elsewhere, gets an error at once."""
-        self._others.abort()
-        try:
-            self._group.abort("abort() was called on the process group")
-        except ClosedError:
-            return
-        self._completer.stop()
-
-    @property
-    def options(self) -> naming.Options:
-        """What the group was made with, its timeout above all."""
-        return self._options
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._num_calls
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Do nothing: numbers begin at 0 on every rank."""
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return self._others.device_types()
-
-    def _get_backend(self, device: torch.device) -> Any:
-        return self._others.backend_for(torch.device(device))
-
-    # -- launching
-
-    def _launch(
-        self,
-        event: str,
-        shown: Sequence[Tensor],
-        result: list[Any],
-        options: CallOptions,
-        call: Callable[..., Any],
-        *args: Any,
-    ) -> FinishedWork:
-        """Start one operation; `shown` are the tensors that the profiler shows."""
-        self._num_calls += 1
-        if not options.is_async and self._coalescing is None and not profiling.is_enabled():
-            call(*args, timeout_s=options.timeout_s)
-            return FinishedWork(result)
-        with profiling.record(self._get_backend_name(), event, shown) as recording:
-            native = call(*args, timeout_s=options.timeout_s, async_op=True)
-        if recording is not None:
-            self._completer.when_done(native, recording.finish)
-        return self._keep(native, result)
-
-    def _launch_each(
-        self, event: str, result: list[Any], options: CallOptions, calls: Sequence[tuple[Any, ...]]
-    ) -> FinishedWork:
-        """Start several operations as one."""
-        self._num_calls += 1
-        with profiling.record(self._get_backend_name(), event, [call[2] for call in calls if _is_tensor(call[2])]) as recording:
-            natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
-        combined = CombinedWork(natives)
-        if recording is not None:
-            self._completer.when_done(combined, recording.finish)
-        return self._keep(combined, result)
-
-    def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
-        self._num_calls += 1
-        with profiling.record(self._get_backend_name(), "all_reduce", tensors) as recording:
-            sparse.all_reduce(self._group, tensors, options)
-        if recording is not None:
-            recording.finish()
-        return self._keep_recent(FinishedWork(tensors))
-
-    def _keep(self, native: Work, result: list[Any]) -> FinishedWork:
-        if self._coalescing is not None:
-            self._coalescing.append(native)
-        return self._keep_recent(PendingWork(native, result, self._completer))
-
-    def _keep_recent(self, work: FinishedWork) -> FinishedWork:
-        tensors = work.result()
-        if len(tensors) == 1 and _is_tensor(tensors[0]) and not tensors[0].is_sparse and tensors[0].nbytes <= _SMALL_BYTES:
-            self._recent.append(work)
-        return work
 
     # The names of torch 2.11 and 2.12, and of the C++ side.
     _allgather_base = all_gather_single
@@ -453,8 +325,9 @@ class PhalanxProcessGroup(naming.NamedGroup):
     mergeRemoteGroup = merge_remote_group
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+def _plain(tensor: Tensor) -> Tensor:
+    """Data is written outside autograd."""
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _as_list(tensors: Any) -> list[Tensor]:
@@ -471,7 +344,7 @@ def _as_lists(lists: Any) -> list[list[Tensor]]:
 def _only(tensors: list[Tensor], operation: str) -> Tensor:
     if len(tensors) != 1:
         raise UsageError(f"{operation}: {len(tensors)} tensors were given; give one")
-    return tensors[0].detach()
+    return _plain(tensors[0])
 
 
 def _pairs(operation: str, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -8,20 +8,22 @@ from typing import Any
 
 import torch
 
-is_enabled = torch.autograd._profiler_enabled
+from phalanx.torch_backend.untyped import autograd
+
+is_enabled = autograd._profiler_enabled
 
 
 class Recording:
     """An event under way."""
 
     def __init__(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        self._handle: Any = torch.autograd._record_function_with_args_enter(name, *tensors)
+        self._handle: Any = autograd._record_function_with_args_enter(name, *tensors)
 
     def finish(self) -> None:
         """End it. The profiler takes an event that ends on another thread for an asynchronous one."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            torch.autograd._record_function_with_args_exit(handle)
+            autograd._record_function_with_args_exit(handle)
 
 
 @contextmanager

@@ -11,13 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
+from phalanx.torch_backend.untyped import c10d, dist, library
 
 _taught: set[str] = set()
-_library: list[torch.library.Library] = []
+_library: list[Any] = []
 
 
 def teach_torch() -> None:
@@ -72,17 +71,17 @@ def _set_pg_timeout(original: Callable[..., Any], timeout: timedelta, group: Any
 
 def _teach_functional_ops() -> None:
     """Serve the two functional operations whose C++ calls methods that Python can't override."""
-    library = torch.library.Library("_c10d_functional", "IMPL")
+    kernels = library.Library("_c10d_functional", "IMPL")
     for name, function in (
         ("all_gather_into_tensor_out", _all_gather_into_tensor_out),
         ("batch_p2p_ops", _batch_p2p_ops),
     ):
         if hasattr(torch.ops._c10d_functional, name):
-            library.impl(name, function, "CPU")
-    _library.append(library)  # the kernels live as long as it does
+            kernels.impl(name, function, "CPU")
+    _library.append(kernels)  # the kernels live as long as it does
 
 
-def _resolve(group: Any) -> dist.ProcessGroup:
+def _resolve(group: Any) -> Any:
     return group if isinstance(group, dist.ProcessGroup) else c10d._resolve_process_group(group)
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
-
 from phalanx.errors import UsageError
+from phalanx.torch_backend.untyped import Store, dist, native
 
 
-def make_torch_backend(name: str, store: dist.Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
+def make_torch_backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
     """Make one of torch's own backends and return it with its type.
 
     Raises:
@@ -19,9 +17,9 @@ def make_torch_backend(name: str, store: dist.Store, rank: int, size: int, timeo
     """
     types = dist.ProcessGroup.BackendType
     if name == "gloo" and dist.is_gloo_available():
-        return c10d.ProcessGroupGloo(store, rank, size, timeout), types.GLOO
+        return native.ProcessGroupGloo(store, rank, size, timeout), types.GLOO
     if name == "nccl" and dist.is_nccl_available():
-        options = c10d.ProcessGroupNCCL.Options()
+        options = native.ProcessGroupNCCL.Options()
         options._timeout = timeout
-        return c10d.ProcessGroupNCCL(store, rank, size, options), types.NCCL
+        return native.ProcessGroupNCCL(store, rank, size, options), types.NCCL
     raise UsageError(f"the backend {name!r} can't stand beside phalanx: this torch has not got it; give gloo or nccl")

@@ -10,17 +10,17 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from phalanx.collectives import Work
 from phalanx.torch_backend.call_options import read_timeout
 from phalanx.torch_backend.completion import Completer
 from phalanx.torch_backend.future import future_of, ready_future
+from phalanx.torch_backend.untyped import Work as WorkBase
 
 _NO_TIMEOUT = timedelta(0)
 
 
-class FinishedWork(dist._Work):  # type: ignore[misc]
+class FinishedWork(WorkBase):  # type: ignore[misc]
     """An operation that was over when the call returned."""
 
     def __init__(self, result: list[Any]) -> None:

@@ -1,0 +1,148 @@
+"""Starting operations and looking after them: on the caller's thread or behind it, alone or several as one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.collectives import Work
+from phalanx.errors import ClosedError, UsageError
+from phalanx.groups.coalescing import CombinedWork
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.torch_backend import naming, profiling, sparse
+from phalanx.torch_backend.call_options import CallOptions
+from phalanx.torch_backend.completion import Completer
+from phalanx.torch_backend.other_devices import OtherDevices
+from phalanx.torch_backend.untyped import Store
+from phalanx.torch_backend.work import FinishedWork, PendingWork
+
+_RECENT_WORKS = 512
+_SMALL_BYTES = 4096
+
+
+class LaunchingGroup(naming.NamedGroup):
+    """A group that can start operations, and end."""
+
+    def __init__(self, group: SharedMemoryGroup, store: Store, *, name: str, backend_name: str) -> None:
+        super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
+        self._group = group
+        self._completer = Completer()
+        self._others = OtherDevices(self, store)
+        self._coalescing: list[Work] | None = None
+        self._num_calls = 0
+        # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
+        # ones: they stay for a while.
+        self._recent: deque[FinishedWork] = deque(maxlen=_RECENT_WORKS)
+        self._options = naming.Options(backend_name, timedelta(seconds=group.timeout_s), list(group.ranks), name)
+
+    def _launch(
+        self,
+        event: str,
+        shown: Sequence[Tensor],
+        result: list[Any],
+        options: CallOptions,
+        call: Callable[..., Any],
+        *args: Any,
+    ) -> FinishedWork:
+        """Start one operation; `shown` are the tensors that the profiler shows."""
+        self._num_calls += 1
+        if not options.is_async and self._coalescing is None and not profiling.is_enabled():
+            call(*args, timeout_s=options.timeout_s)
+            return FinishedWork(result)
+        with profiling.record(self._get_backend_name(), event, shown) as recording:
+            native = call(*args, timeout_s=options.timeout_s, async_op=True)
+        if recording is not None:
+            self._completer.when_done(native, recording.finish)
+        return self._keep(native, result)
+
+    def _launch_each(
+        self, event: str, result: list[Any], options: CallOptions, calls: Sequence[tuple[Any, ...]]
+    ) -> FinishedWork:
+        """Start several operations as one."""
+        self._num_calls += 1
+        shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
+        with profiling.record(self._get_backend_name(), event, shown) as recording:
+            natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
+        combined = CombinedWork(natives)
+        if recording is not None:
+            self._completer.when_done(combined, recording.finish)
+        return self._keep(combined, result)
+
+    def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
+        self._num_calls += 1
+        with profiling.record(self._get_backend_name(), "all_reduce", tensors) as recording:
+            sparse.all_reduce(self._group, tensors, options)
+        if recording is not None:
+            recording.finish()
+        return self._keep_recent(FinishedWork(tensors))
+
+    def _keep(self, native: Work, result: list[Any]) -> FinishedWork:
+        if self._coalescing is not None:
+            self._coalescing.append(native)
+        return self._keep_recent(PendingWork(native, result, self._completer))
+
+    def _keep_recent(self, work: FinishedWork) -> FinishedWork:
+        first, *others = work.result() or [None]
+        if not others and isinstance(first, Tensor) and not first.is_sparse and first.nbytes <= _SMALL_BYTES:
+            self._recent.append(work)
+        return work
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if self._coalescing is not None:
+            raise UsageError("coalescing has begun already; end it first")
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        works, self._coalescing = self._coalescing, None
+        if works is None:
+            raise UsageError("coalescing has not begun")
+        return PendingWork(CombinedWork(works), [], self._completer)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long operations without a timeout of their own may take.
+
+        Raises:
+            UsageError: It is not positive.
+        """
+        self._group.set_timeout(timeout)
+        self._options._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Wait for operations under way, then leave."""
+        self._others.shutdown()
+        self._group.close()
+        self._completer.stop()
+
+    def abort(self) -> None:
+        """Break the group: whoever waits in it, here or elsewhere, gets an error at once."""
+        self._others.abort()
+        try:
+            self._group.abort("abort() was called on the process group")
+        except ClosedError:
+            return
+        self._completer.stop()
+
+    @property
+    def options(self) -> naming.Options:
+        """What the group was made with, its timeout above all."""
+        return self._options
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._num_calls
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: numbers begin at 0 on every rank."""
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return self._others.device_types()
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._others.backend_for(torch.device(device))

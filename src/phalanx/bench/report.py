@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from phalanx.bench.cases import Sample
+from phalanx.bench.cases import CONTENDERS, Sample
 from phalanx.engine import usable_cores
 
 Row = dict[str, Any]
@@ -75,14 +75,14 @@ def _by_case(rows: Sequence[Row]) -> dict[tuple[str, int, int], dict[str, Row]]:
     return cases
 
 
-def ratios(rows: Sequence[Row], rival: str) -> dict[tuple[str, int, int], float]:
-    """Return the rival's median over phalanx's per case; "mpi" is the better of the two."""
+def ratios(rows: Sequence[Row], rival: str, ours: str = "phalanx") -> dict[tuple[str, int, int], float]:
+    """Return the rival's median over ours per case; "mpi" is the better of the two."""
     names = ("openmpi", "mpich") if rival == "mpi" else (rival,)
     result = {}
     for case, contenders in _by_case(rows).items():
         times = [contenders[name]["median_s"] for name in names if name in contenders]
-        if times and "phalanx" in contenders:
-            result[case] = min(times) / contenders["phalanx"]["median_s"]
+        if times and ours in contenders:
+            result[case] = min(times) / contenders[ours]["median_s"]
     return result
 
 
@@ -111,7 +111,7 @@ def _time(seconds: float) -> str:
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:
     """Print medians, the spread of phalanx, and how many times faster phalanx is than each rival."""
-    names = [name for name in ("phalanx", "gloo", "openmpi", "mpich") if any(row["contender"] == name for row in rows)]
+    names = [name for name in CONTENDERS if any(row["contender"] == name for row in rows)]
     table = Table(title="median time of one operation; x: times phalanx is faster", title_justify="left")
     for column in ("operation", "ranks", "size"):
         table.add_column(column, justify="right" if column != "operation" else "left", no_wrap=True)
@@ -119,9 +119,12 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
         if name == "phalanx":
             table.add_column("p10-p90", justify="right", no_wrap=True)
-    for name in ("gloo", "mpi"):
+    against = {"gloo": ratios(rows, "gloo"), "mpi": ratios(rows, "mpi")}
+    through_torch = ratios(rows, "gloo", "phalanx_torch")
+    if through_torch:
+        against["gloo, through torch"] = through_torch
+    for name in against:
         table.add_column(f"x {name}", justify="right", no_wrap=True)
-    against = {name: ratios(rows, name) for name in ("gloo", "mpi")}
     for case, contenders in _by_case(rows).items():
         cells = [case[0], str(case[1]), _size(case[2])]
         for name in names:
@@ -129,8 +132,8 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
             cells.append("-" if row is None else _time(row["median_s"]) + ("" if row["correct"] else " WRONG"))
             if name == "phalanx" and row is not None:
                 cells.append(f"{_time(row['p10_s'])}-{_time(row['p90_s'])}")
-        for name in ("gloo", "mpi"):
-            ratio = against[name].get(case)
+        for values in against.values():
+            ratio = values.get(case)
             style = "" if ratio is None or ratio >= 1 else "[red]"
             cells.append("-" if ratio is None else f"{style}{ratio:.3g}")
         table.add_row(*cells)
@@ -160,12 +163,11 @@ def plot(rows: Sequence[Row], folder: Path, stem: str) -> list[Path]:
 def _plot_growth(rows: Sequence[Row], axis: str, fixed: str, path: Path) -> None:
     from matplotlib import pyplot
 
-    names = ["phalanx", "gloo", "openmpi", "mpich"]
     rows = [row for row in rows if row["operation"] == "all_reduce"]
     panels = sorted({row[fixed] for row in rows})
     figure, axes = pyplot.subplots(1, max(len(panels), 1), figsize=(3.2 * max(len(panels), 1), 3.4), squeeze=False)
     for panel, value in zip(axes[0], panels, strict=False):
-        for name in names:
+        for name in CONTENDERS:
             points = sorted(
                 (row[axis], row["median_s"] * 1e6, row["p10_s"] * 1e6, row["p90_s"] * 1e6)
                 for row in rows

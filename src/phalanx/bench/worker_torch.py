@@ -1,4 +1,7 @@
-"""A rank of phalanx or of torch's Gloo: takes orders over a Unix socket, times calls, answers."""
+"""A rank of phalanx, or of torch.distributed over phalanx or Gloo.
+
+It takes orders over a Unix socket, times calls, and answers.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from typing import Any
 import torch
 
 from phalanx import groups
+from phalanx.bench import training
 from phalanx.bench.cases import ITEM_BYTES
 
-Prepared = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], bool]]
+Prepared = training.Prepared
+_BACKENDS = {"gloo": "gloo", "phalanx_torch": "phalanx"}
 
 
 def _pattern(count: int, rank: int) -> torch.Tensor:
@@ -121,15 +126,15 @@ class Phalanx(_Contender):
         return add_and_spread, (), lambda: all(torch.equal(parts[0], other) for other in parts)
 
 
-class Gloo(_Contender):
-    """torch.distributed over Gloo."""
+class TorchDistributed(_Contender):
+    """torch.distributed over one of its backends."""
 
-    def __init__(self, rank: int, ranks: int, store: str) -> None:
+    def __init__(self, rank: int, ranks: int, store: str, backend: str) -> None:
         super().__init__(rank, ranks)
         import torch.distributed as dist
 
         warnings.simplefilter("ignore")
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
         self.calls = {
             "all_reduce": dist.all_reduce,
             "all_gather": dist.all_gather_into_tensor,
@@ -140,6 +145,15 @@ class Gloo(_Contender):
             "send": dist.send,
             "recv": dist.recv,
         }
+
+    def _local_step(self, *_: int) -> Prepared:
+        return training.local_step()
+
+    def _ddp_step(self, *_: int) -> Prepared:
+        return training.ddp_step()
+
+    def _fsdp_step(self, *_: int) -> Prepared:
+        return training.fsdp_step()
 
 
 def _time(contender: _Contender, call: Callable[..., Any], arguments: tuple[Any, ...], iterations: int) -> float:
@@ -154,7 +168,10 @@ def serve(kind: str, address: str, store: str) -> None:
     """Work for the controller until it closes the connection."""
     torch.set_num_threads(1)
     group = groups.connect()
-    contender: _Contender = Phalanx(group) if kind == "phalanx" else Gloo(group.rank, group.size, store)
+    if kind == "phalanx":
+        contender: _Contender = Phalanx(group)
+    else:
+        contender = TorchDistributed(group.rank, group.size, store, _BACKENDS[kind])
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect("\0" + address)
     stream = connection.makefile("rw")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phalanx.bench.cases import Case, Sample
 
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send_recv")
-_CONTENDERS = ("phalanx", "gloo", "openmpi", "mpich")
+_CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich")
 _SIZES = "4,4096,65536,1048576,16777216,67108864"
 
 
@@ -132,6 +132,7 @@ def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) ->
     # In turns too: the machine's memory is not equally fast all the time.
     turns = [_measure(console, symmetric, ("phalanx",), 3, versions) for _ in range(rounds)]
     rows += to_rows("symmetric", join_samples(turns))
+    rows += to_rows("training", _measure_training(console, [n for n in ranks if n <= 4], rounds, versions))
     console.print("starting 8 ranks ...")
     rows += to_rows("startup", measure_startup(8, 3))
     console.print("100,000 collectives ...")
@@ -173,6 +174,49 @@ def _measure(
         return measure_cases(cases, contenders, rounds, on_case, on_absent, versions)
 
 
+def _measure_training(console: Console, ranks: Sequence[int], rounds: int, versions: dict[str, str]) -> list[Sample]:
+    from phalanx.bench.cases import TRAINING, TRAINING_CONTENDERS, Case
+
+    cases = [Case(name, num_ranks, 40 << 20) for num_ranks in ranks for name in TRAINING]
+    return _measure(console, cases, TRAINING_CONTENDERS, 2 * rounds, versions)
+
+
+@bench.command()
+@_ranks_option
+@_rounds_option
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
+)
+def training(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> None:
+    """Measure what DDP and FSDP2 add to a training step, over phalanx and over Gloo."""
+    from phalanx.bench.report import to_rows
+
+    console = _console()
+    rows = to_rows("training", _measure_training(console, ranks, rounds, {}))
+    _print_training(console, rows)
+    if json_file is not None:
+        json_file.write_text(json.dumps(rows, indent=1) + "\n")
+    _exit_if_wrong(console, rows)
+
+
+def _print_training(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    times = {(row["operation"], row["ranks"], row["contender"]): row["median_s"] * 1e3 for row in rows}
+    for operation, num_ranks, contender in times:
+        if operation == "local_step" or contender != "phalanx_torch":
+            continue
+        ours, gloo = (
+            (
+                times[operation, num_ranks, name],
+                times[operation, num_ranks, name] - times["local_step", num_ranks, name],
+            )
+            for name in ("phalanx_torch", "gloo")
+        )
+        console.print(
+            f"{operation}, {num_ranks} ranks: {ours[0]:.1f} ms over phalanx, {gloo[0]:.1f} ms over gloo; "
+            f"communication {ours[1]:.1f} ms against {gloo[1]:.1f} ms, {gloo[1] / max(ours[1], 1e-9):.1f}x"
+        )
+
+
 def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: dict[str, int]) -> None:
     times = {
         (row["operation"], row["ranks"], row["contender"]): row["median_s"]
@@ -186,6 +230,7 @@ def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: di
                 f"symmetric 64 MiB all_reduce, {num_ranks} ranks: {seconds * 1e3:.2f} ms, "
                 f"{seconds / least:.2f}x of plain copies and adds ({least * 1e3:.2f} ms)"
             )
+    _print_training(console, [row for row in rows if row["section"] == "training"])
     slow = times["spawn", 8, "torch_spawn_gloo"]
     for name in ("phalanx", "phalanx_warm"):
         seconds = times["spawn", 8, name]

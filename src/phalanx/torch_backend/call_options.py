@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from phalanx.collectives import AnyReduceOp, ReduceOp
 from phalanx.errors import UsageError
-from phalanx.torch_backend.untyped import dist
+from phalanx.torch_backend.untyped import dist, native
 
 _TORCH_OPS: Any = dist.ReduceOp.RedOpType
 # By number: torch's enumeration is slow to hash.
@@ -19,6 +19,15 @@ _OPS: dict[int, ReduceOp] = {
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
 _PREMUL_SUM = int(_TORCH_OPS.PREMUL_SUM)
+_SHORT_FORMS = (dist.ReduceOp, _TORCH_OPS)
+# Asking an object for an attribute that it has not got costs a microsecond.
+_WITH_OP = {
+    native.AllreduceOptions,
+    native.AllreduceCoalescedOptions,
+    native.ReduceOptions,
+    native.ReduceScatterOptions,
+}
+_WITH_ROOT = {native.BroadcastOptions, native.ReduceOptions, native.GatherOptions, native.ScatterOptions}
 _UNSET = timedelta(0)
 
 
@@ -37,13 +46,12 @@ def read_options(given: Any, op: Any = None, root: int | None = None, timeout: t
     Raises:
         UsageError: The reduction is not one of torch's.
     """
-    if given is None:
-        return CallOptions(read_op(op), root or 0, read_timeout(timeout), True)
-    if isinstance(given, (dist.ReduceOp, _TORCH_OPS)):  # the short form, by position
-        return CallOptions(read_op(given), root or 0, read_timeout(timeout), True)
+    if given is None or isinstance(given, _SHORT_FORMS):  # the reduction may be given by position
+        return CallOptions(read_op(given if op is None else op), root or 0, read_timeout(timeout), True)
+    kind = type(given)
     return CallOptions(
-        read_op(getattr(given, "reduceOp", None) if op is None else op),
-        getattr(given, "rootRank", 0) if root is None else root,
+        read_op(given.reduceOp if op is None and kind in _WITH_OP else op),
+        given.rootRank if root is None and kind in _WITH_ROOT else root or 0,
         read_timeout(given.timeout if timeout is None else timeout),
         given.asyncOp,
     )

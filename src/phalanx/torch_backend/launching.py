@@ -52,8 +52,8 @@ class LaunchingGroup(naming.NamedGroup):
         """Start one operation; `shown` are the tensors that the profiler shows."""
         self._num_calls += 1
         if not options.is_async and self._coalescing is None and not profiling.is_enabled():
-            call(*args, timeout_s=options.timeout_s)
-            return FinishedWork(result)
+            source = call(*args, timeout_s=options.timeout_s)
+            return FinishedWork(result) if source is None else FinishedWork(result, source)
         with profiling.record(self._get_backend_name(), event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)
         if recording is not None:

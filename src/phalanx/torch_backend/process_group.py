@@ -6,12 +6,15 @@ itself. Calls that say so (asyncOp false) run on the caller's thread; all others
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from phalanx.collectives import ReduceOp
 from phalanx.errors import UsageError
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.torch_backend import naming
@@ -22,6 +25,9 @@ from phalanx.torch_backend.other_devices import routed
 from phalanx.torch_backend.untyped import Store, dist
 
 Tensor = torch.Tensor
+
+_BLOCKING = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
+_AT_ONCE, _BEHIND = (CallOptions(ReduceOp.SUM, 0, None, is_async) for is_async in (False, True))
 
 
 class PhalanxProcessGroup(LaunchingGroup):
@@ -244,7 +250,8 @@ class PhalanxProcessGroup(LaunchingGroup):
     def _message(self, event: str, tensors: list[Tensor], call: Callable[..., Any], peer: int | None, tag: int) -> Any:
         if peer is not None and not 0 <= peer < self.size():
             raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self.size() - 1}")
-        options = CallOptions(read_options(None).op, 0, None, True)
+        # torch says nothing about whether a message is waited for at once: its blocking functions do that.
+        options = _BEHIND if sys._getframe(3).f_code not in _BLOCKING else _AT_ONCE
         return self._launch(event, tensors, tensors, options, call, _only(tensors, event), peer, tag)
 
     # -- meeting

@@ -23,9 +23,10 @@ _NO_TIMEOUT = timedelta(0)
 class FinishedWork(WorkBase):  # type: ignore[misc]
     """An operation that was over when the call returned."""
 
-    def __init__(self, result: list[Any]) -> None:
+    def __init__(self, result: list[Any], source: int = -1) -> None:
         super().__init__()
         self._result = result
+        self._source = source
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Return at once."""
@@ -54,8 +55,8 @@ class FinishedWork(WorkBase):  # type: ignore[misc]
         """Do nothing: there is no stream."""
 
     def source_rank(self) -> int:
-        """Return -1: not a receive."""
-        return -1
+        """Return which rank of the group a receive got its message from; -1 for anything else."""
+        return self._source
 
     _source_rank = source_rank
 

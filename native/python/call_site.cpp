@@ -1,5 +1,7 @@
 #include "call_site.hpp"
 
+#include <algorithm>
+
 namespace phalanx::python {
 namespace {
 
@@ -23,7 +25,9 @@ bool CallSites::is_ours(PyCodeObject* code) {
   const auto known = is_ours_.find(code);
   if (known != is_ours_.end()) return known->second;
   Py_INCREF(reinterpret_cast<PyObject*>(code));  // so that its address stays its own
-  return is_ours_[code] = file_of(code).rfind(package_folder_, 0) == 0;
+  const std::string file = file_of(code);
+  const auto is_above = [&](const std::string& folder) { return file.rfind(folder, 0) == 0; };
+  return is_ours_[code] = std::any_of(library_folders_.begin(), library_folders_.end(), is_above);
 }
 
 std::uint32_t CallSites::find(Endpoint& endpoint) {

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "../core/endpoint.hpp"
 
@@ -15,8 +16,8 @@ namespace nb = nanobind;
 // Needs the GIL.
 class CallSites {
  public:
-  // Frames of files below `package_folder` are ours, not the user's.
-  explicit CallSites(std::string package_folder) : package_folder_(std::move(package_folder)) {}
+  // Frames of files below these folders are not the user's.
+  explicit CallSites(std::vector<std::string> library_folders) : library_folders_(std::move(library_folders)) {}
   ~CallSites();
   CallSites(const CallSites&) = delete;
 
@@ -37,7 +38,7 @@ class CallSites {
   bool is_ours(PyCodeObject* code);
   void forget_all();
 
-  std::string package_folder_;
+  std::vector<std::string> library_folders_;
   std::unordered_map<PyCodeObject*, bool> is_ours_;         // holds a reference to each code object
   std::unordered_map<Key, std::uint32_t, Hash> locations_;  // code objects are held by is_ours_
 };

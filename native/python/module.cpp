@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 
@@ -114,8 +115,8 @@ NB_MODULE(_native, m) {
       .def("source_rank", &NativeWork::source_rank);
 
   nb::class_<RankEndpoint>(m, "RankEndpoint", nb::is_weak_referenceable(), nb::type_slots(operation_slots()))
-      .def(nb::init<int, int, bool, double, std::string, nb::object>(), "descriptor"_a, "rank"_a, "is_thread"_a,
-           "timeout_s"_a, "package_folder"_a, "explain"_a)
+      .def(nb::init<int, int, bool, double, std::vector<std::string>, nb::object>(), "descriptor"_a, "rank"_a, "is_thread"_a,
+           "timeout_s"_a, "library_folders"_a, "explain"_a)
       .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); })
       .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); })
       .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; })

@@ -31,12 +31,12 @@ const char* reduce_op_name(ReduceOp op) noexcept {
 }
 
 RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double default_timeout_s,
-                           std::string package_folder, nb::object explain)
+                           std::vector<std::string> library_folders, nb::object explain)
     : timeout_s(default_timeout_s),
       endpoint_(std::make_shared<Endpoint>(Segment::attach(descriptor), rank, is_thread)),
       lane_(std::make_unique<Lane>(endpoint_)),
       mailbox_(std::make_unique<Mailbox>(endpoint_)),
-      sites_(std::move(package_folder)),
+      sites_(std::move(library_folders)),
       explain_(std::move(explain)) {}
 
 RankEndpoint::~RankEndpoint() {

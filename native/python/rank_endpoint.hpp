@@ -49,7 +49,7 @@ class NativeWork {
 class RankEndpoint {
  public:
   // `explain(facts)` turns facts into an exception.
-  RankEndpoint(int descriptor, int rank, bool is_thread, double timeout_s, std::string package_folder,
+  RankEndpoint(int descriptor, int rank, bool is_thread, double timeout_s, std::vector<std::string> library_folders,
                nb::object explain);
   ~RankEndpoint();
 

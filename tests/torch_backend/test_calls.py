@@ -246,6 +246,7 @@ def test_a_mismatch_is_an_error_on_every_rank(what: str, tmp_path: Path) -> None
     for text in run_torch_ranks(tmp_path, 2, program):
         assert "rank 0" in text
         assert "rank 1" in text
+        assert "test_calls.py:" in text, "the user's line, not torch's"
 
 
 def test_bad_input_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

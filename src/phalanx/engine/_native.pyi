@@ -44,7 +44,7 @@ class RankEndpoint:
         rank: int,
         is_thread: bool,
         timeout_s: float,
-        package_folder: str,
+        library_folders: Sequence[str],
         explain: Callable[[Mapping[str, Any]], BaseException],
     ) -> None: ...
     timeout_s: float

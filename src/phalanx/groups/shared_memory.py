@@ -24,7 +24,8 @@ from phalanx.groups.current import enter_group, leave_group
 from phalanx.launch.context import has_failed
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
-_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
+# A call's place in an error is the user's line, not one of ours or of torch's.
+_LIBRARY_FOLDERS = [str(Path(__file__).resolve().parents[1]), str(Path(torch.__file__).parent)]
 
 
 class SharedMemoryGroup(RankEndpoint):
@@ -40,7 +41,9 @@ class SharedMemoryGroup(RankEndpoint):
             RuntimeError: The segment is not a group's, or the rank is taken.
         """
         this = weakref.ref(self)
-        super().__init__(descriptor, rank, is_thread, timeout_s, _PACKAGE_FOLDER, lambda facts: _explain(this(), facts))
+        super().__init__(
+            descriptor, rank, is_thread, timeout_s, _LIBRARY_FOLDERS, lambda facts: _explain(this(), facts)
+        )
         self._ranks = tuple(ranks)
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyproject.toml constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench sanitize stress clean
+.PHONY: demo test check bench sanitize stress upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.built
@@ -27,6 +27,24 @@ sanitize:
 stress: $(VENV)/.built
 	@$(BIN)/python -m pytest -q tests/stress
 
+# torch's own distributed tests against phalanx: all modes and world sizes, or MODE=plain|gloo and WORLD=2|3|4|8.
+MODE ?= plain gloo
+WORLD ?= 2 3 4 8
+upstream: $(VENV)/.built
+	@bad=0; for mode in $(MODE); do for world in $(WORLD); do \
+	  $(BIN)/phalanx upstream --mode $$mode --world $$world || bad=1; done; done; exit $$bad
+
+# Accelerate and Lightning over phalanx, in an environment of their own.
+frameworks: .venv-frameworks/.ready
+	@.venv-frameworks/bin/python -m pytest -q tests/frameworks
+
+.venv-frameworks/.ready: constraints.txt pyproject.toml
+	@$(PYTHON) -m venv .venv-frameworks
+	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet install -r constraints.txt
+	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt '.[test]' accelerate lightning
+	@.venv-frameworks/bin/python -c 'import torch; assert torch.__version__.startswith("2.13.0"), torch.__version__'
+	@touch $@
+
 $(VENV)/.torch: constraints.txt
 	@echo "making a virtual environment with torch (minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
@@ -39,4 +57,4 @@ $(VENV)/.built: $(VENV)/.torch $(NATIVE)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) .venv-frameworks build

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from phalanx.errors import MismatchError, OperationTimeoutError, UsageError
+from phalanx.torch_backend.untyped import dist
 from tests.checks import check, contains, equal, raised
 from tests.torch_backend.torch_ranks import run_torch_ranks
 
 
 def _mine(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     count = torch.Size(shape).numel()
-    return ((torch.arange(count) + 1) * (dist.get_rank() + 1)).to(dtype).view(shape)
+    return ((torch.arange(count) + 1) * (int(dist.get_rank()) + 1)).to(dtype).view(shape)
 
 
 def _of(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -278,6 +278,6 @@ def test_debug_levels_are_accepted(level: str, tmp_path: Path) -> None:
         dist.set_debug_level(getattr(dist.DebugLevel, level))
         value = torch.ones(2)
         dist.all_reduce(value)
-        return value.tolist()  # type: ignore[no-any-return]
+        return value.tolist()
 
     assert run_torch_ranks(tmp_path, 2, program) == [[2.0, 2.0]] * 2

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from phalanx.errors import AbortedError, ClosedError, OperationTimeoutError, UsageError
 from phalanx.launch.context import current_context
+from phalanx.torch_backend.untyped import dist
 from tests.checks import check, contains, equal, raised
 from tests.run_ranks import run_ranks
 from tests.torch_backend.torch_ranks import run_torch_ranks
@@ -66,13 +66,13 @@ def test_every_init_method(method: str, tmp_path: Path) -> None:
     def program() -> float:
         rank, size = _place()
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
-        given: dict[str, Any] = {
+        ways: dict[str, dict[str, Any]] = {
             "env": {"init_method": "env://"},
             "tcp": {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": size},
             "file": {"init_method": f"file://{tmp_path}/store", "rank": rank, "world_size": size},
             "store": {"store": dist.FileStore(f"{tmp_path}/other", size), "rank": rank, "world_size": size},
-        }[method]
-        dist.init_process_group("phalanx", **given)
+        }
+        dist.init_process_group("phalanx", **ways[method])
         total = _sum_of_ranks()
         dist.destroy_process_group()
         return total
@@ -165,7 +165,7 @@ def test_two_groups_merge_through_a_store(tmp_path: Path) -> None:
         equal((merged.size(), merged.rank(), merged.group_name), (4, rank, "both"))
         value = torch.tensor([float(rank)])
         merged.allreduce(value).wait()
-        return value.tolist()  # type: ignore[no-any-return]
+        return value.tolist()
 
     assert run_torch_ranks(tmp_path, 4, program) == [[6.0]] * 4
 
@@ -244,7 +244,7 @@ def test_a_missing_rank_is_noticed_when_the_group_is_made(tmp_path: Path) -> Non
         rank, size = _place()
         if rank == 0:
             return ""
-        init = {"init_method": f"file://{tmp_path}/store", "rank": rank, "world_size": size}
+        init: dict[str, Any] = {"init_method": f"file://{tmp_path}/store", "rank": rank, "world_size": size}
         limit = timedelta(seconds=1)
         error = raised(OperationTimeoutError, lambda: dist.init_process_group("phalanx", timeout=limit, **init))
         return str(error)

@@ -6,9 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from phalanx.errors import OperationTimeoutError
+from phalanx.torch_backend.untyped import dist
 from tests.checks import check, contains, equal, raised
 from tests.torch_backend.torch_ranks import run_torch_ranks
 

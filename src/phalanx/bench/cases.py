@@ -12,7 +12,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to
 SIZES = (4, 4096, 65536, 1 << 20, 16 << 20, 64 << 20)
 # phalanx_torch: the same engine, called through torch.distributed.
 CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich")
-TRAINING = ("local_step", "ddp_step", "fsdp_step")
+TRAINING = ("local_step", "silent_ddp_step", "ddp_step", "fsdp_step")
 TRAINING_CONTENDERS = ("phalanx_torch", "gloo")
 ITEM_BYTES = 4
 

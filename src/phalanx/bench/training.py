@@ -1,6 +1,7 @@
 """A training step of a model with 10 million parameters: alone, with DDP, with FSDP2.
 
-What DDP or FSDP2 adds to the step alone is communication, and waiting for the others.
+What DDP adds to itself with a hook that sends nothing is communication, and waiting for the others; so is, with its
+copies, what FSDP2 adds to the step alone.
 """
 
 from __future__ import annotations
@@ -63,6 +64,16 @@ def ddp_step() -> Prepared:
     model = _model()
     wrapped = nn.parallel.DistributedDataParallel(model)
     return _step, (wrapped, _batch()), lambda: _are_close(_gradients(model), _averages())
+
+
+def silent_ddp_step() -> Prepared:
+    """Return the step with DistributedDataParallel and its copies, but without communication."""
+    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+    model = _model()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, noop_hook)
+    return _step, (wrapped, _batch()), lambda: len(_gradients(model)) == 2 * _DEPTH
 
 
 def fsdp_step() -> Prepared:

@@ -149,6 +149,9 @@ class TorchDistributed(_Contender):
     def _local_step(self, *_: int) -> Prepared:
         return training.local_step()
 
+    def _silent_ddp_step(self, *_: int) -> Prepared:
+        return training.silent_ddp_step()
+
     def _ddp_step(self, *_: int) -> Prepared:
         return training.ddp_step()
 

@@ -201,20 +201,15 @@ def training(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> Non
 
 def _print_training(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     times = {(row["operation"], row["ranks"], row["contender"]): row["median_s"] * 1e3 for row in rows}
-    for operation, num_ranks, contender in times:
-        if operation == "local_step" or contender != "phalanx_torch":
-            continue
-        ours, gloo = (
-            (
-                times[operation, num_ranks, name],
-                times[operation, num_ranks, name] - times["local_step", num_ranks, name],
+    for operation, without in (("ddp_step", "silent_ddp_step"), ("fsdp_step", "local_step")):
+        for num_ranks in sorted({row["ranks"] for row in rows}):
+            step = {name: times[operation, num_ranks, name] for name in ("phalanx_torch", "gloo")}
+            added = {name: step[name] - times[without, num_ranks, name] for name in step}
+            console.print(
+                f"{operation}, {num_ranks} ranks: {step['phalanx_torch']:.1f} ms over phalanx, "
+                f"{step['gloo']:.1f} ms over gloo; communication {added['phalanx_torch']:.1f} ms against "
+                f"{added['gloo']:.1f} ms, {added['gloo'] / max(added['phalanx_torch'], 1e-9):.1f}x"
             )
-            for name in ("phalanx_torch", "gloo")
-        )
-        console.print(
-            f"{operation}, {num_ranks} ranks: {ours[0]:.1f} ms over phalanx, {gloo[0]:.1f} ms over gloo; "
-            f"communication {ours[1]:.1f} ms against {gloo[1]:.1f} ms, {gloo[1] / max(ours[1], 1e-9):.1f}x"
-        )
 
 
 def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: dict[str, int]) -> None:

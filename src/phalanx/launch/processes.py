@@ -13,13 +13,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from phalanx.engine import GroupSegment
 from phalanx.errors import RankFailedError, UsageError
 from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.outcome import Failure, raise_first, rank_failed, too_slow, unpack
 from phalanx.launch.rank_process import Job, Report
+from phalanx.launch.sending import pack
 from phalanx.settings import copy_environment, torch_threads
 
 Task = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -44,7 +43,7 @@ def run_processes(
         Exception: As spawn().
     """
     try:
-        payload = cloudpickle.dumps(task)
+        payload = pack(task)
     except Exception as error:
         raise UsageError(f"spawn: the function or its arguments can't be sent to the ranks: {error}") from error
     job = Job(

@@ -15,9 +15,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import cloudpickle
-
 from phalanx.launch.context import LaunchContext, mark_failed, set_process_context
+from phalanx.launch.sending import pack
 from phalanx.settings import replace_environment
 
 _PR_SET_PDEATHSIG = 1
@@ -109,10 +108,10 @@ def _become_rank(job: Job, streams: tuple[int, int, int]) -> None:
 def _run(job: Job) -> Report:
     try:
         function, args, kwargs = pickle.loads(job.payload)
-        return Report(result=cloudpickle.dumps(function(*args, **kwargs)))
+        return Report(result=pack(function(*args, **kwargs)))
     except SystemExit as request:
         if request.code in (None, 0):
-            return Report(result=cloudpickle.dumps(None))
+            return Report(result=pack(None))
         return describe_failure(request)
     except BaseException as error:
         mark_failed(error)  # peers shall hear from the launcher why, not see this rank leave
@@ -124,7 +123,7 @@ def describe_failure(error: BaseException) -> Report:
     text = "".join(traceback.format_exception(error))
     description = traceback.format_exception_only(error)[-1].strip()
     try:
-        packed = cloudpickle.dumps(error)
+        packed = pack(error)
         pickle.loads(packed)  # some exceptions can be pickled but not rebuilt
     except Exception:
         packed = b""

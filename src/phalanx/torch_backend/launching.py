@@ -14,7 +14,7 @@ from phalanx.collectives import Work
 from phalanx.errors import ClosedError, UsageError
 from phalanx.groups.coalescing import CombinedWork
 from phalanx.groups.shared_memory import SharedMemoryGroup
-from phalanx.torch_backend import naming, profiling, sparse
+from phalanx.torch_backend import naming, profiling, sparse, versions
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.completion import Completer
 from phalanx.torch_backend.other_devices import OtherDevices
@@ -54,10 +54,9 @@ class LaunchingGroup(naming.NamedGroup):
         if not options.is_async and self._coalescing is None and not profiling.is_enabled():
             source = call(*args, timeout_s=options.timeout_s)
             return FinishedWork(result) if source is None else FinishedWork(result, source)
-        with profiling.record(self._get_backend_name(), event, shown) as recording:
+        with profiling.Recording(self._get_backend_name(), event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)
-        if recording is not None:
-            self._completer.when_done(native, recording.finish)
+        self._finish_later(recording, native)
         return self._keep(native, result)
 
     def _launch_each(
@@ -66,20 +65,26 @@ class LaunchingGroup(naming.NamedGroup):
         """Start several operations as one."""
         self._num_calls += 1
         shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
-        with profiling.record(self._get_backend_name(), event, shown) as recording:
+        with profiling.Recording(self._get_backend_name(), event, shown) as recording:
             natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
         combined = CombinedWork(natives)
-        if recording is not None:
-            self._completer.when_done(combined, recording.finish)
+        self._finish_later(recording, combined)
         return self._keep(combined, result)
 
     def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
         self._num_calls += 1
-        with profiling.record(self._get_backend_name(), "all_reduce", tensors) as recording:
+        with profiling.Recording(self._get_backend_name(), "all_reduce", tensors) as recording:
             sparse.all_reduce(self._group, tensors, options)
-        if recording is not None:
-            recording.finish()
+        recording.finish()
         return self._keep_recent(FinishedWork(tensors))
+
+    def _finish_later(self, recording: profiling.Recording, work: Work) -> None:
+        if not recording.is_open:
+            return
+        if versions.EVENTS_MAY_END_ELSEWHERE:
+            self._completer.when_done(work, recording.finish)
+        else:
+            recording.finish()
 
     def _keep(self, native: Work, result: list[Any]) -> FinishedWork:
         if self._coalescing is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,30 +13,30 @@ is_enabled = autograd._profiler_enabled
 
 
 class Recording:
-    """An event under way."""
+    """An event under way; none when no profiler runs.
 
-    def __init__(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        self._handle: Any = autograd._record_function_with_args_enter(name, *tensors)
+    Use as a context manager around the start of an operation: what can't even be started ends the event.
+    """
+
+    def __init__(self, backend_name: str, event: str, tensors: Sequence[torch.Tensor]) -> None:
+        self._handle: Any = None
+        if is_enabled():
+            self._handle = autograd._record_function_with_args_enter(f"{backend_name}:{event}", *tensors)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.finish()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has to finish it."""
+        return self._handle is not None
 
     def finish(self) -> None:
         """End it. The profiler takes an event that ends on another thread for an asynchronous one."""
         handle, self._handle = self._handle, None
         if handle is not None:
             autograd._record_function_with_args_exit(handle)
-
-
-@contextmanager
-def record(backend_name: str, event: str, tensors: Sequence[torch.Tensor]) -> Iterator[Recording | None]:
-    """Begin an event around the start of an operation; whoever sees the operation's end finishes it.
-
-    An operation that can't even be started ends the event here.
-    """
-    if not is_enabled():
-        yield None
-        return
-    recording = Recording(f"{backend_name}:{event}", tensors)
-    try:
-        yield recording
-    except BaseException:
-        recording.finish()
-        raise

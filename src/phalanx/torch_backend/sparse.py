@@ -43,7 +43,7 @@ def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: f
         num_entries[rank] = other[0]
     indices = _gather(group, mine.indices().t().contiguous(), num_entries, timeout_s)
     values = _gather(group, mine.values().contiguous(), num_entries, timeout_s)
-    total = torch.sparse_coo_tensor(indices.t(), values, mine.shape).coalesce()
+    total = torch.sparse_coo_tensor(indices.t(), values, mine.shape, check_invariants=False).coalesce()
     tensor.copy_(total)  # a detached copy would not be written to
 
 

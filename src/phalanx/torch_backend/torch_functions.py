@@ -99,7 +99,7 @@ def _batch_p2p_ops(
     group = _resolve(group_name)
     outputs = []
     for operation, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
-        result = tensor if operation == "irecv" else torch.empty(0)
+        result = tensor if operation == "irecv" else tensor.new_empty(0)
         work = group.recv([tensor], peer, tag) if operation == "irecv" else group.send([tensor], peer, tag)
         torch._C._distributed_c10d._register_work(result, work)
         outputs.append(result)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from phalanx.errors import UsageError
 from phalanx.torch_backend.untyped import Store, dist, native
+
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+# In torch 2.11 the profiler loses an event that ends on another thread than it began on.
+EVENTS_MAY_END_ELSEWHERE = _VERSION >= (2, 13)
 
 
 def make_torch_backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:

@@ -1,0 +1,30 @@
+"""Functions and values as bytes, for a process of the same program."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, value: Any) -> Any:
+        # Modules go by name. cloudpickle sees to that for plain ones, but torch.ops is of a class of its own.
+        if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
+
+
+def pack(value: Any) -> bytes:
+    """Return the value as bytes that pickle.loads() takes.
+
+    Raises:
+        Exception: It can't be pickled.
+    """
+    stream = io.BytesIO()
+    _Pickler(stream).dump(value)
+    return stream.getvalue()

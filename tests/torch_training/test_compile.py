@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.torch_training import reference_training as reference
+from tests.torch_training.training_ranks import all_close, close, train
+
+pytestmark = pytest.mark.slow
+
+NUM_RANKS = 2
+every_compiler = pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+
+
+def _in_place(tensor: Tensor) -> Tensor:
+    """Call what Dynamo rewrites to functional collectives."""
+    total = tensor * 2
+    dist.all_reduce(total)
+    gathered = total.new_empty(2 * len(total), *total.shape[1:])
+    dist.all_gather_into_tensor(gathered, total)
+    part = torch.empty_like(total)
+    dist.reduce_scatter_tensor(part, gathered)
+    swapped = torch.empty_like(part)
+    dist.all_to_all_single(swapped, part)
+    parts = [torch.empty_like(swapped) for _ in range(2)]
+    dist.all_gather(parts, swapped)
+    return parts[0] * 3 + parts[1]
+
+
+def _functional(tensor: Tensor) -> Tensor:
+    import torch.distributed._functional_collectives as functional
+
+    world: Any = dist.group.WORLD
+    total = functional.all_reduce(tensor * 2, "sum", world)
+    gathered = functional.all_gather_tensor(total, 0, world)
+    part = functional.reduce_scatter_tensor(gathered, "avg", 0, world)
+    swapped = functional.all_to_all_single(part, None, None, world)
+    copied: Tensor = functional.broadcast(swapped, 1, world)
+    return torch.add(part, copied, alpha=3)
+
+
+def _messages(tensor: Tensor) -> Tensor:
+    other = 1 - dist.get_rank()
+    received = torch.empty_like(tensor)
+    operations = [dist.P2POp(dist.irecv, received, other), dist.P2POp(dist.isend, tensor * 2, other)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return received + tensor
+
+
+def _asynchronous(tensor: Tensor) -> Tensor:
+    total, copy = tensor * 2, tensor + 1
+    first: Any = dist.all_reduce(total, async_op=True)
+    second: Any = dist.broadcast(copy, 1, async_op=True)
+    independent = tensor.sin()
+    first.wait()
+    second.wait()
+    return total * copy + independent
+
+
+def _broadcast_and_barrier(tensor: Tensor) -> Tensor:
+    copy = tensor.cos()
+    dist.broadcast(copy, 0)
+    dist.barrier()
+    return copy * 2
+
+
+def _input(rank: int, step: int) -> Tensor:
+    return torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def _num_graphs() -> int:
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def _compare(rank: int, functions: list[Callable[[Tensor], Tensor]], compiler: str, is_whole: bool) -> None:
+    import torch._dynamo
+
+    torch._dynamo.config.enable_p2p_compilation = True  # torch has it off
+    for number, function in enumerate(functions):
+        compiled = torch.compile(function, backend=compiler, fullgraph=is_whole)
+        for step in range(3):
+            close(compiled(_input(rank, step)), function(_input(rank, step)), (function.__name__, step))
+        assert _num_graphs() == number + 1 if is_whole else _num_graphs() > number, (function.__name__, _num_graphs())
+
+
+@every_compiler
+def test_collectives_compile_to_one_graph(compiler: str) -> None:
+    train(NUM_RANKS, _compare, [_in_place, _functional, _messages], compiler, True)
+
+
+@every_compiler
+def test_what_torch_cant_trace_runs_between_graphs(compiler: str) -> None:
+    train(NUM_RANKS, _compare, [_asynchronous, _broadcast_and_barrier], compiler, False)
+
+
+class _Model(nn.Module):
+    """Has a forward of its own: inside DDP and FSDP, Dynamo leaves those of torch.nn alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = reference.make_model()
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.layers(inputs)
+
+
+@every_compiler
+def test_a_compiled_ddp_model_trains_like_one_process(compiler: str) -> None:
+    def program(rank: int) -> tuple[dict[str, Tensor], int]:
+        model = _Model()
+        compiled: Any = torch.compile(DistributedDataParallel(model), backend=compiler)
+        reference.train_spread(compiled, rank)
+        return reference.parameters_of(model.layers), _num_graphs()
+
+    expected = reference.train_alone(NUM_RANKS)
+    for parameters, num_graphs in train(NUM_RANKS, program):
+        all_close(parameters, expected)
+        assert num_graphs > 0
+
+
+def test_dynamo_finds_nothing_of_the_backend_below_a_compiled_ddp_model() -> None:
+    def program(rank: int) -> list[str]:
+        from torch._dynamo.utils import counters
+
+        compiled: Any = torch.compile(DistributedDataParallel(_Model()), backend="aot_eager")
+        reference.train_spread(compiled, rank)
+        return [reason for reason in counters["graph_break"] if "phalanx" in reason]
+
+    assert train(NUM_RANKS, program) == [[], []]
+
+
+@every_compiler
+def test_a_compiled_fsdp_model_trains_like_one_process(compiler: str) -> None:
+    def program(rank: int) -> tuple[dict[str, Tensor], int]:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        model = _Model()
+        fully_shard(model, mesh=init_device_mesh("cpu", (NUM_RANKS,)))
+        model.compile(backend=compiler)
+        reference.train_spread(model, rank)
+        return reference.whole(reference.parameters_of(model.layers)), _num_graphs()
+
+    expected = reference.train_alone(NUM_RANKS)
+    for parameters, num_graphs in train(NUM_RANKS, program):
+        all_close(parameters, expected)
+        assert num_graphs > 0

@@ -56,6 +56,14 @@ void Mailbox::close() {
   fail_all(Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", true));
 }
 
+void Mailbox::cancel_receives() {
+  const std::lock_guard lock(mutex_);
+  progress();
+  for (const auto& receive : receives_)
+    finish(*receive, Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", false));
+  receives_.clear();
+}
+
 std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
                                          std::shared_ptr<void> keep) {
   endpoint_->throw_if_faulty();

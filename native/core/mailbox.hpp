@@ -53,6 +53,8 @@ class Mailbox {
   void detach(const std::shared_ptr<Transfer>& transfer);
   // False if it is not done by then; it goes on. With `is_final`, it is withdrawn and the trouble thrown.
   bool wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final);
+  // End receives that have found no message.
+  void cancel_receives();
   // Ends what is under way and stops the thread.
   void close();
 

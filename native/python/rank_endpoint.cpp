@@ -1,5 +1,7 @@
 #include "rank_endpoint.hpp"
 
+#include <algorithm>
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
@@ -70,7 +72,10 @@ void RankEndpoint::drain() {
   for (const auto& [transfer, tensors] : pending_messages_) transfers.push_back(transfer);
   const nb::gil_scoped_release unlocked;
   lane_->drain();
+  // What nobody has sent yet, nobody will: the others leave too.
+  std::stable_partition(transfers.begin(), transfers.end(), [](const auto& transfer) { return transfer->is_send(); });
   for (const auto& transfer : transfers) {
+    if (!transfer->is_send()) mailbox_->cancel_receives();
     try {
       mailbox_->wait(transfer, transfer->call.deadline_ns, false);
     } catch (const Trouble&) {

@@ -16,7 +16,7 @@ import torch
 from phalanx.errors import AbortedError, ClosedError, OperationTimeoutError, UsageError
 from phalanx.launch.context import current_context
 from phalanx.torch_backend.untyped import dist
-from tests.checks import check, contains, equal, raised
+from tests.checks import Stopwatch, check, contains, equal, raised
 from tests.run_ranks import run_ranks
 from tests.torch_backend.torch_ranks import run_torch_ranks
 
@@ -213,6 +213,17 @@ def test_the_dist2_api(tmp_path: Path) -> None:
         group.shutdown()
 
     run_ranks("process", 2, program)
+
+
+def test_a_receive_that_nobody_serves_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    def program() -> float:
+        watch = Stopwatch()
+        work = dist.irecv(torch.zeros(1), src=1 - dist.get_rank())
+        dist.destroy_process_group()
+        raised(AbortedError, work.wait)
+        return watch.seconds()
+
+    assert max(run_torch_ranks(tmp_path, 2, program)) < 5
 
 
 def test_use_after_destroy_is_an_error(tmp_path: Path) -> None:

@@ -52,6 +52,6 @@ def test_nothing_is_recorded_without_a_profiler(tmp_path: Path) -> None:
         world: Any = dist.group.WORLD
         for _ in range(3):
             dist.all_reduce(torch.ones(1))
-        equal(world._completer._thread, None)
+        equal((world._completer._thread, world._event_completer._thread), (None, None))
 
     run_torch_ranks(tmp_path, 2, program)

@@ -12,7 +12,7 @@ import torch
 
 from phalanx.torch_backend.creation import join_group
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
-from phalanx.torch_backend.untyped import Store, dist, native
+from phalanx.torch_backend.untyped import Store, c10d, dist, native
 
 _RealGloo = getattr(native, "ProcessGroupGloo", None)
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -32,5 +32,5 @@ class GlooStandIn(PhalanxProcessGroup):
 
 def install() -> None:
     """Make `backend="gloo"` mean phalanx in this process."""
-    dist.distributed_native.ProcessGroupGloo = GlooStandIn
+    c10d.ProcessGroupGloo = GlooStandIn
     dist.ProcessGroupGloo = GlooStandIn

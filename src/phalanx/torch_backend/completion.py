@@ -1,4 +1,4 @@
-"""The thread that tells futures and the profiler when an operation is over.
+"""The thread that tells futures or the profiler when an operation is over.
 
 It waits for operations in the order in which they were handed over, with the interpreter's lock released. It is stopped
 before the interpreter ends: a thread inside torch at that moment aborts the process.
@@ -8,31 +8,43 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import queue
 import threading
 import weakref
 from collections.abc import Callable
+from typing import TypeAlias
 
 from phalanx.collectives import Work
 from phalanx.errors import PhalanxError
+from phalanx.launch.context import has_failed
 
 _JOIN_S = 5.0
+_log = logging.getLogger(__name__)
+_Queue: TypeAlias = "queue.SimpleQueue[tuple[Work, Callable[[], object]] | None]"
 
 
 class Completer:
-    """One group's thread, started when it is first needed. Threads may share it."""
+    """A thread of a group, started when it is first needed. Threads may share it.
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], object]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards _thread
+    Args:
+        name: Of the thread.
+        cancel: Ends whatever is under way in the group; called at the end of the interpreter.
+    """
+
+    def __init__(self, name: str, cancel: Callable[[], None]) -> None:
+        self._name = name
+        self._cancel = cancel
+        self._lock = threading.Lock()  # guards _thread and _queue
+        self._queue: _Queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def when_done(self, work: Work, tell: Callable[[], object]) -> None:
         """Call `tell` on this thread after the operation has ended, well or not."""
-        self._queue.put((work, tell))
         with self._lock:
+            self._queue.put((work, tell))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="phalanx-completion", daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
                 self._thread.start()
                 _stop_at_exit(self)
 
@@ -44,17 +56,30 @@ class Completer:
         """End the thread after what it has been given; operations must be over or aborted by then."""
         with self._lock:
             thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
             self._queue.put(None)
+            self._queue = queue.SimpleQueue()
+        if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
 
-    def _run(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            work, tell = entry
+    def cancel_and_stop(self) -> None:
+        """End what is under way, then the thread."""
+        self._cancel()
+        self.stop()
+
+
+def _run(entries: _Queue) -> None:
+    while (entry := entries.get()) is not None:
+        work, tell = entry
+        try:
             with contextlib.suppress(PhalanxError):  # `tell` looks at how it ended
                 work.wait()
+        except Exception:
+            _log.exception("an operation ended in an unexpected way")
+        try:
             tell()
-            del work, tell, entry
+        except Exception:
+            _log.exception("the end of an operation could not be told")
+        del work, tell, entry
 
 
 _living: weakref.WeakSet[Completer] = weakref.WeakSet()
@@ -68,5 +93,7 @@ def _stop_at_exit(completer: Completer) -> None:
 
 
 def _stop_all() -> None:
+    if has_failed():
+        return  # the rank's process ends without ceremony: its peers must not take it for one that left in good order
     for completer in list(_living):
-        completer.stop()
+        completer.cancel_and_stop()

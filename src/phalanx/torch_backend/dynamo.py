@@ -25,7 +25,9 @@ def skip_own_code() -> None:
 
 
 def _add_rule(rules: ModuleType) -> None:
-    rules.add("phalanx")
+    if not getattr(rules, "_knows_phalanx", False):
+        rules.add("phalanx")
+        rules._knows_phalanx = True  # type: ignore[attr-defined]
 
 
 class _RulesFinder(importlib.abc.MetaPathFinder):

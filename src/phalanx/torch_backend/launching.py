@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from phalanx.collectives import Work
+from phalanx.engine import RankEndpoint
 from phalanx.errors import ClosedError, UsageError
 from phalanx.groups.coalescing import CombinedWork
 from phalanx.groups.shared_memory import SharedMemoryGroup
@@ -25,15 +28,23 @@ _RECENT_WORKS = 512
 _SMALL_BYTES = 4096
 
 
+class _Coalescing(threading.local):
+    """What a thread has started since its coalescing block began."""
+
+    works: list[Work] | None = None
+
+
 class LaunchingGroup(naming.NamedGroup):
     """A group that can start operations, and end."""
 
     def __init__(self, group: SharedMemoryGroup, store: Store, *, name: str, backend_name: str) -> None:
         super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
         self._group = group
-        self._completer = Completer()
+        cancel = functools.partial(RankEndpoint.close, group)
+        self._completer = Completer("phalanx-futures", cancel)
+        self._event_completer = Completer("phalanx-events", cancel)  # apart: a future must not wait for a late message
         self._others = OtherDevices(self, store)
-        self._coalescing: list[Work] | None = None
+        self._coalescing = _Coalescing()
         self._num_calls = 0
         # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
         # ones: they stay for a while.
@@ -51,7 +62,7 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> FinishedWork:
         """Start one operation; `shown` are the tensors that the profiler shows."""
         self._num_calls += 1
-        if not options.is_async and self._coalescing is None and not profiling.is_enabled():
+        if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
             source = call(*args, timeout_s=options.timeout_s)
             return FinishedWork(result) if source is None else FinishedWork(result, source)
         with profiling.Recording(self._get_backend_name(), event, shown) as recording:
@@ -82,28 +93,38 @@ class LaunchingGroup(naming.NamedGroup):
         if not recording.is_open:
             return
         if versions.EVENTS_MAY_END_ELSEWHERE:
-            self._completer.when_done(work, recording.finish)
+            self._event_completer.when_done(work, recording.finish)
         else:
             recording.finish()
 
     def _keep(self, native: Work, result: list[Any]) -> FinishedWork:
-        if self._coalescing is not None:
-            self._coalescing.append(native)
+        if self._coalescing.works is not None:
+            self._coalescing.works.append(native)
         return self._keep_recent(PendingWork(native, result, self._completer))
 
     def _keep_recent(self, work: FinishedWork) -> FinishedWork:
         first, *others = work.result() or [None]
-        if not others and isinstance(first, Tensor) and not first.is_sparse and first.nbytes <= _SMALL_BYTES:
+        if (
+            not others
+            and isinstance(first, Tensor)
+            and not first.is_sparse
+            and first.untyped_storage().nbytes() <= _SMALL_BYTES
+        ):
             self._recent.append(work)
         return work
 
-    def _start_coalescing(self, device: torch.device) -> None:
-        if self._coalescing is not None:
-            raise UsageError("coalescing has begun already; end it first")
-        self._coalescing = []
+    def _start_coalescing(self, device: torch.device) -> Any:
+        engine = self._others.engine_for(torch.device(device))
+        if engine is not None:
+            return engine._start_coalescing(device)
+        self._coalescing.works = []  # a block that raised has left its own behind
+        return None
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        works, self._coalescing = self._coalescing, None
+        engine = self._others.engine_for(torch.device(device))
+        if engine is not None:
+            return engine._end_coalescing(device)
+        works, self._coalescing.works = self._coalescing.works, None
         if works is None:
             raise UsageError("coalescing has not begun")
         return PendingWork(CombinedWork(works), [], self._completer)
@@ -124,6 +145,7 @@ class LaunchingGroup(naming.NamedGroup):
         self._others.shutdown()
         self._group.close()
         self._completer.stop()
+        self._event_completer.stop()
 
     def abort(self) -> None:
         """Break the group: whoever waits in it, here or elsewhere, gets an error at once."""
@@ -133,6 +155,7 @@ class LaunchingGroup(naming.NamedGroup):
         except ClosedError:
             return
         self._completer.stop()
+        self._event_completer.stop()
 
     @property
     def options(self) -> naming.Options:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from phalanx.torch_backend import versions
 from phalanx.torch_backend.untyped import Store, dist
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def routed(method: Method) -> Method:
             return method(self, *args, **kwargs)
         device = _first_device(args)
         engine = self._others.engine_for(device) if device is not None else None
-        return method(self, *args, **kwargs) if engine is None else getattr(engine, name)(*args, **kwargs)
+        if engine is None:
+            return method(self, *args, **kwargs)
+        return getattr(engine, name if hasattr(engine, name) else versions.OLD_NAMES[name])(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
@@ -107,11 +110,9 @@ class OtherDevices:
         return self._names
 
     def _make(self, kind: str, name: str) -> Any:
-        from phalanx.torch_backend.versions import make_torch_backend
-
         store = dist.PrefixStore(f"phalanx/{kind}/", self._store)
         rank, size, timeout = self._group.rank(), self._group.size(), self._group.options._timeout
-        backend, backend_type = make_torch_backend(name, store, rank, size, timeout)
+        backend, backend_type = versions.make_torch_backend(name, store, rank, size, timeout)
         # A plain group around it: calls to a backend registered with ourselves would come back to us.
         engine = dist.ProcessGroup(store, rank, size)
         engine._set_default_backend(backend_type)

@@ -251,7 +251,7 @@ class PhalanxProcessGroup(LaunchingGroup):
         if peer is not None and not 0 <= peer < self.size():
             raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self.size() - 1}")
         # torch says nothing about whether a message is waited for at once: its blocking functions do that.
-        options = _BEHIND if sys._getframe(3).f_code not in _BLOCKING else _AT_ONCE
+        options = _AT_ONCE if _is_blocking_call() else _BEHIND
         return self._launch(event, tensors, tensors, options, call, _only(tensors, event), peer, tag)
 
     # -- meeting
@@ -330,6 +330,15 @@ class PhalanxProcessGroup(LaunchingGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     splitGroup = split_group
     mergeRemoteGroup = merge_remote_group
+
+
+def _is_blocking_call() -> bool:
+    """Tell whether dist.send or dist.recv calls, by themselves (torch 2.11) or through isend and irecv."""
+    try:
+        caller = sys._getframe(4)  # past _message, the method and its routing
+    except ValueError:
+        return False  # called from C++, on a thread without Python
+    return caller.f_code in _BLOCKING or (caller.f_back is not None and caller.f_back.f_code in _BLOCKING)
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Each one does for our groups what it says it does, and for all others what it di
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,17 +16,18 @@ import torch
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import c10d, dist, library
 
-_taught: set[str] = set()
+_lock = threading.Lock()  # guards _library
 _library: list[Any] = []
 
 
 def teach_torch() -> None:
     """Replace the functions, once for this process."""
-    if _taught:
-        return
-    _teach("monitored_barrier", _monitored_barrier)
-    _teach("_set_pg_timeout", _set_pg_timeout)
-    _teach_functional_ops()
+    with _lock:
+        if _library:
+            return
+        _teach("monitored_barrier", _monitored_barrier)
+        _teach("_set_pg_timeout", _set_pg_timeout)
+        _teach_functional_ops()
 
 
 def _teach(name: str, serve: Callable[..., Any]) -> None:
@@ -38,7 +40,6 @@ def _teach(name: str, serve: Callable[..., Any]) -> None:
     for module in (c10d, dist):
         if hasattr(module, name):
             setattr(module, name, function)
-    _taught.add(name)
 
 
 def _own(group: Any) -> PhalanxProcessGroup | None:

@@ -16,6 +16,16 @@ _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 EVENTS_MAY_END_ELSEWHERE = _VERSION >= (2, 13)
 
 
+# What torch 2.11 and 2.12 call some methods of a group.
+OLD_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+
+
 def make_torch_backend(name: str, store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
     """Make one of torch's own backends and return it with its type.
 

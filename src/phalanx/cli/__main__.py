@@ -1,0 +1,7 @@
+"""`python -m phalanx.cli`."""
+
+from __future__ import annotations
+
+from phalanx.cli.main import main
+
+main(prog_name="phalanx")

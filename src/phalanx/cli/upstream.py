@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,12 @@ def upstream(
     from phalanx.conformance.upstream import run_upstream
     from phalanx.errors import UsageError
 
+    is_watched = sys.stderr.isatty()
+
     def watch(outcome: Outcome, num_done: int, num_all: int) -> None:
+        if is_watched:  # one line that is written over
+            told = f"\r\x1b[K[{num_done}/{num_all}] {outcome.name}" if num_done < num_all else "\r\x1b[K"
+            click.echo(told, nl=False, err=True)
         is_bad = outcome.status == "failed"
         if is_bad or (verbose and outcome.status == "passed"):
             click.echo(f"[{num_done}/{num_all}] {outcome.name}: {outcome.status} in {outcome.seconds:.1f} s")

@@ -34,8 +34,10 @@ class World:
 def run_ranks(kind: Kind, ranks: int, function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> list[Any]:
     """Call the function on every rank and return the results."""
     # By value: a rank that imported the test module would import pytest with it.
-    if function.__module__.startswith("tests."):
-        cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+    for value in (function, *args):
+        module = getattr(value, "__module__", None) or ""
+        if callable(value) and module.startswith("tests."):
+            cloudpickle.register_pickle_by_value(sys.modules[module])
     return phalanx.spawn(function, ranks=ranks, kind=kind, args=args, timeout_s=timeout_s)
 
 

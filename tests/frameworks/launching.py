@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 from collections.abc import Callable
@@ -16,17 +15,7 @@ def run_as_torchrun_would(ranks: int, function: Callable[..., Any]) -> list[Any]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    task = _Task(functools.partial(_with_variables, port, function), function.__module__)
-    return run_ranks("process", ranks, task, timeout_s=120)
-
-
-class _Task:
-    def __init__(self, task: Callable[..., Any], module: str) -> None:
-        self._task = task
-        self.__module__ = module
-
-    def __call__(self) -> Any:
-        return self._task()
+    return run_ranks("process", ranks, _with_variables, port, function, timeout_s=120)
 
 
 def _with_variables(port: str, function: Callable[..., Any]) -> Any:

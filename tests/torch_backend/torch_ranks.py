@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -17,19 +16,7 @@ def run_torch_ranks(
     """Call the function on every rank, between init_process_group and destroy_process_group."""
     store = folder / "store"
     store.unlink(missing_ok=True)
-    task = functools.partial(_with_group, backend, f"file://{store}", timeout_s, function)
-    return run_ranks("process", ranks, _Named(task, function.__module__), *args)
-
-
-class _Named:
-    """A partial with the module of what it calls, so that run_ranks sends that module by value."""
-
-    def __init__(self, task: Callable[..., Any], module: str) -> None:
-        self._task = task
-        self.__module__ = module
-
-    def __call__(self, *args: Any) -> Any:
-        return self._task(*args)
+    return run_ranks("process", ranks, _with_group, backend, f"file://{store}", timeout_s, function, *args)
 
 
 def _with_group(backend: str, init_method: str, timeout_s: float, function: Callable[..., Any], *args: Any) -> Any:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.torch_training.training_ranks import close, functional_operators, train
+from tests.torch_training.training_ranks import close, train
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_gradients_flow_back_through_collectives() -> None:
 
 def test_operators_that_write_into_given_tensors_fill_them() -> None:
     def program(rank: int) -> None:
-        operators = functional_operators()
+        operators = torch.ops._c10d_functional
         world: Any = dist.group.WORLD
         name = world.group_name
         given = _of(rank, 4)
@@ -138,7 +138,7 @@ def test_operators_that_write_into_given_tensors_fill_them() -> None:
 
 def test_a_batch_of_messages_returns_the_same_kinds_of_tensors_as_over_gloo() -> None:
     def program(rank: int) -> list[tuple[torch.dtype, int]]:
-        operators = functional_operators()
+        operators = torch.ops._c10d_functional
         world: Any = dist.group.WORLD
         given, received = torch.ones(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
         peers = [1 - rank] * 2
@@ -151,7 +151,7 @@ def test_a_batch_of_messages_returns_the_same_kinds_of_tensors_as_over_gloo() ->
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
 def test_a_batch_of_messages_goes_round_the_ring_in_both_directions(dtype: torch.dtype) -> None:
     def program(rank: int) -> None:
-        operators = functional_operators()
+        operators = torch.ops._c10d_functional
         world: Any = dist.group.WORLD
         after, before = (rank + 1) % NUM_RANKS, (rank - 1) % NUM_RANKS
         given = _of(rank, 5).to(dtype)

@@ -54,11 +54,6 @@ def _run_rank(program: Callable[..., Any], args: tuple[Any, ...], backend: Backe
         dist.destroy_process_group()
 
 
-def functional_operators() -> Any:
-    """Return torch's operators; cloudpickle can't send a function that names them itself."""
-    return torch.ops._c10d_functional
-
-
 def close(actual: torch.Tensor, expected: torch.Tensor, what: object = "", tolerance: float | None = None) -> None:
     """Check that two tensors are equal but for rounding."""
     torch.testing.assert_close(

@@ -36,13 +36,7 @@ void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t by
     const auto consume = [&](std::size_t step) {
       if (!is_root) copy_out(data + step * stride, buffer(step), chunk_length(bytes, step, stride), is_streaming);
     };
-    const Meeting meeting = meet_through(self, call.root);
-    if (use == StageUse::kWhole) {
-      run_whole_pipeline(self, call, meeting, steps_for(bytes, stride), claim, produce, consume);
-    } else {
-      claim();
-      run_pipeline(self, call, meeting, steps_for(bytes, stride), produce, consume);
-    }
+    run_rooted(self, call, use, steps_for(bytes, stride), claim, produce, consume);
   }
   self.end();
 }

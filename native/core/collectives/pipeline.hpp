@@ -96,6 +96,16 @@ void run_whole_pipeline(Endpoint& self, const Call& call, Meeting meeting, std::
   run_steps(self, call, meeting, steps, produce, consume, NoFinish{}, 1);
 }
 
+// A rooted operation, in halves or with the whole stage. `claim` makes the root's part of it writable.
+template <class Claim, class Produce, class Consume>
+void run_rooted(Endpoint& self, const Call& call, StageUse use, std::size_t steps, Claim claim, Produce produce,
+                Consume consume) {
+  const Meeting meeting = meet_through(self, call.root);
+  if (use == StageUse::kWhole) return run_whole_pipeline(self, call, meeting, steps, claim, produce, consume);
+  claim();
+  run_pipeline(self, call, meeting, steps, produce, consume);
+}
+
 inline void copy_out(std::byte* destination, const std::byte* source, std::size_t bytes, bool is_streaming) {
   if (bytes == 0) return;
   if (is_streaming) {

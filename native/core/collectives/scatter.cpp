@@ -51,13 +51,7 @@ void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, s
       if (output + step * stride != from)
         copy_out(output + step * stride, from, chunk_length(bytes, step, stride), is_streaming);
     };
-    const Meeting meeting = meet_through(self, call.root);
-    if (use == StageUse::kWhole) {
-      run_whole_pipeline(self, call, meeting, steps_for(bytes, stride), claim, produce, consume);
-    } else {
-      claim();
-      run_pipeline(self, call, meeting, steps_for(bytes, stride), produce, consume);
-    }
+    run_rooted(self, call, use, steps_for(bytes, stride), claim, produce, consume);
   }
   self.end();
 }

@@ -36,7 +36,7 @@ def mpi_command(name: str, num_ranks: int, cores: int) -> list[str]:
     """Return the launcher with its settings for the case.
 
     OpenMPI: bound to cores when they suffice; told to yield when they do not. MPICH: bound to cores when they suffice,
-    otherwise its defaults; its tunable shared-memory algorithms (release_gather) have not been tried.
+    otherwise its defaults; its release_gather algorithms made no difference when they were tried.
 
     Raises:
         OSError: The environment can't be made.

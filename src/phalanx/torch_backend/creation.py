@@ -38,9 +38,9 @@ def create(options: Any, backend_options: Any) -> PhalanxProcessGroup:
     if backend_options is not None:
         raise UsageError(f"phalanx has no pg_options; got {type(backend_options).__name__}. Leave pg_options out")
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    return create_process_group(
-        options.store, options.group_rank, options.group_size, options.timeout, ranks=ranks, name=options.group_id
-    )
+    store, name = options.store, options.group_id
+    group = join_group(store, options.group_rank, options.group_size, options.timeout, ranks=ranks, name=name)
+    return PhalanxProcessGroup(group, store, name=name)
 
 
 def create_for_dist2(
@@ -56,19 +56,8 @@ def create_for_dist2(
         raise UsageError(f"phalanx: unexpected options {sorted(options)}; it has none")
     if torch.device(device).type != "cpu":
         raise UsageError(f"phalanx: a group for device {device} is not possible; give device='cpu'")
-    return create_process_group(store, rank, world_size, timeout, ranks=range(world_size), name="")
-
-
-def create_process_group(
-    store: Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int], name: str
-) -> PhalanxProcessGroup:
-    """Meet the other ranks and return the group.
-
-    Raises:
-        UsageError: A rank is on another host.
-        OperationTimeoutError: Not every rank came.
-    """
-    return PhalanxProcessGroup(join_group(store, rank, size, timeout, ranks=ranks, name=name), store, name=name)
+    group = join_group(store, rank, world_size, timeout, ranks=range(world_size), name="")
+    return PhalanxProcessGroup(group, store, name="")
 
 
 def join_group(

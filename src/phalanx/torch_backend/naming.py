@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 
@@ -92,6 +91,3 @@ class NamedGroup(ProcessGroup):  # type: ignore[misc]
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Tell torch to allocate tensors itself."""
         return False
-
-    def _verify_work_timeout(self, work: Any, timeout: timedelta) -> bool:
-        return True

@@ -20,14 +20,6 @@ void watch_forks() {
   (void)registered;
 }
 
-Layout layout_of(const Segment& segment) {
-  const auto& header = *reinterpret_cast<const Header*>(segment.data());
-  if (segment.size() < sizeof(Header) || header.magic != kMagic || header.total_bytes != segment.size())
-    throw std::runtime_error("this is not a segment of this version of phalanx");
-  return Layout(segment.data(), static_cast<int>(header.num_ranks), header.chunk_bytes, header.eager_bytes,
-                header.bulk_bytes);
-}
-
 Layout layout_for(const GroupShape& shape, std::byte* base) {
   return Layout(base, shape.num_ranks, shape.chunk_bytes, shape.eager_bytes, shape.bulk_bytes);
 }
@@ -44,6 +36,14 @@ std::uint64_t pack_what(const Call& call) {
 std::uint64_t step_word(Seq seq, std::uint64_t step) { return seq << 32 | step; }
 
 }  // namespace
+
+Layout layout_of(const Segment& segment) {
+  const auto& header = *reinterpret_cast<const Header*>(segment.data());
+  if (segment.size() < sizeof(Header) || header.magic != kMagic || header.total_bytes != segment.size())
+    throw std::runtime_error("this is not a segment of this version of phalanx");
+  return Layout(segment.data(), static_cast<int>(header.num_ranks), header.chunk_bytes, header.eager_bytes,
+                header.bulk_bytes);
+}
 
 thread_local bool (*Endpoint::interrupted)() = nullptr;
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -17,20 +18,24 @@ using namespace nb::literals;
 namespace phalanx::python {
 namespace {
 
-// A group's memory as its creator holds it: before ranks attach, and to speak for ranks that can't.
+// A group's memory as somebody holds it who is not one of its ranks: its creator before they attach and to speak for
+// ranks that can't, or an observer.
 class GroupSegment {
  public:
-  explicit GroupSegment(const GroupShape& shape) : segment_(create_group_segment(shape)) {
-    const auto& header = *reinterpret_cast<const Header*>(segment_.data());
-    layout_ = Layout(segment_.data(), shape.num_ranks, header.chunk_bytes, header.eager_bytes, header.bulk_bytes);
-  }
+  explicit GroupSegment(const GroupShape& shape) : segment_(create_group_segment(shape)), layout_(layout_of(segment_)) {}
+  explicit GroupSegment(int descriptor) : segment_(Segment::attach(descriptor)), layout_(layout_of(segment_)) {}
 
   int descriptor() const { return segment_.descriptor(); }
   std::size_t size() const { return segment_.size(); }
+  std::string name() const { return layout_.header().name; }
+  int num_ranks() const { return static_cast<int>(layout_.header().num_ranks); }
   void close_descriptor() { segment_.close_descriptor(); }
   void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
   void fail(int culprit, const std::string& text) {
     set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, text);
+  }
+  nb::list snapshot() const {
+    return snapshot_of(layout_, num_ranks(), [this](int rank) { return layout_.member(rank).exit_status.load(); });
   }
 
  private:
@@ -100,11 +105,15 @@ NB_MODULE(_native, m) {
              new (self) GroupSegment(GroupShape{name, num_ranks, crowd, chunk_bytes, eager_bytes, bulk_bytes});
            },
            "name"_a, "num_ranks"_a, "crowd"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
+      .def_static("attach", [](int descriptor) { return std::make_unique<GroupSegment>(descriptor); }, "descriptor"_a)
+      .def_prop_ro("name", &GroupSegment::name)
+      .def_prop_ro("num_ranks", &GroupSegment::num_ranks)
       .def_prop_ro("descriptor", &GroupSegment::descriptor)
       .def_prop_ro("size_bytes", &GroupSegment::size)
       .def("close_descriptor", &GroupSegment::close_descriptor)
       .def("declare_dead", &GroupSegment::set_dead, "rank"_a, "status"_a)
-      .def("fail", &GroupSegment::fail, "culprit"_a, "text"_a);
+      .def("fail", &GroupSegment::fail, "culprit"_a, "text"_a)
+      .def("snapshot", &GroupSegment::snapshot);
 
   nb::class_<NativeWork>(m, "NativeWork")
       .def("wait", [](NativeWork& self, nb::handle timeout) { self.wait(seconds_or(timeout, -1)); },
@@ -127,9 +136,11 @@ NB_MODULE(_native, m) {
       .def_rw("timeout_s", &RankEndpoint::timeout_s)
       .def("refuse", &RankEndpoint::refuse, "operation"_a, "text"_a)
       .def("abort", &RankEndpoint::abort, "reason"_a = "")
+      .def("fail", &RankEndpoint::fail, "text"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a)
       .def("find_dead", &RankEndpoint::find_dead)
       .def("_set_recorder", &RankEndpoint::set_recorder, "recorder"_a.none())
+      .def("_set_interceptor", &RankEndpoint::set_interceptor, "interceptor"_a.none())
       .def("drain", &RankEndpoint::drain)
       .def("close", &RankEndpoint::close)
       .def("entry", &RankEndpoint::entry, "rank"_a, "seq"_a)

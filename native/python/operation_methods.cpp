@@ -13,8 +13,10 @@ template <Operator kServe, const auto& kNames, std::size_t kPositional>
 PyObject* serve(PyObject* self, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) noexcept {
   try {
     RankEndpoint& endpoint = *nb::inst_ptr<RankEndpoint>(self);
-    if (endpoint.is_recording()) [[unlikely]]
-      return endpoint.record(kNames.function, values, num_given, keywords).release().ptr();
+    if (endpoint.is_hooked()) [[unlikely]] {
+      if (endpoint.is_recording()) return endpoint.record(kNames.function, values, num_given, keywords).release().ptr();
+      endpoint.intercept(kNames.function, values, num_given, keywords);
+    }
     const Arguments arguments(kNames.function, kNames.names, kPositional, values, num_given, keywords);
     return (endpoint.*kServe)(arguments).release().ptr();
   } catch (nb::python_error& error) {

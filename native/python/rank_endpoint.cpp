@@ -99,18 +99,37 @@ void RankEndpoint::set_recorder(nb::object recorder) {
   recording_thread_ = PyThread_get_thread_ident();
 }
 
-nb::object RankEndpoint::record(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) {
+void RankEndpoint::set_interceptor(nb::object interceptor) {
+  interceptor_ = interceptor.is_none() ? nb::object() : std::move(interceptor);
+}
+
+static nb::object call_hook(const nb::object& hook, const char* name, PyObject* const* values, Py_ssize_t num_given,
+                     PyObject* keywords) {
   nb::list args;
   for (Py_ssize_t i = 0; i < num_given; ++i) args.append(nb::handle(values[i]));
   nb::dict kwargs;
   for (Py_ssize_t i = 0; keywords != nullptr && i < PyTuple_GET_SIZE(keywords); ++i)
     kwargs[nb::handle(PyTuple_GET_ITEM(keywords, i))] = nb::handle(values[num_given + i]);
-  return recorder_(name, nb::tuple(args), kwargs);
+  return hook(name, nb::tuple(args), kwargs);
+}
+
+nb::object RankEndpoint::record(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) {
+  return call_hook(recorder_, name, values, num_given, keywords);
+}
+
+void RankEndpoint::intercept(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) {
+  const nb::object hook = interceptor_;  // it may take itself away
+  if (hook.is_valid()) call_hook(hook, name, values, num_given, keywords);
 }
 
 void RankEndpoint::abort(const std::string& text) {
   const nb::gil_scoped_release unlocked;
   set_fault(endpoint_->layout(), FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), text);
+}
+
+void RankEndpoint::fail(const std::string& text) {
+  const nb::gil_scoped_release unlocked;
+  set_fault(endpoint_->layout(), FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, text);
 }
 
 Call RankEndpoint::new_call(Operation operation, double timeout) {

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 
 #include "../core/endpoint.hpp"
@@ -77,12 +78,18 @@ class RankEndpoint {
   // Peers in the same operation learn that this rank's arguments were refused; returns the error to raise.
   nb::object refuse(const std::string& operation, const std::string& text);
   void abort(const std::string& text);
+  // Peers learn that this rank raised outside the group's operations.
+  void fail(const std::string& text);
   // A fault that the launcher sets in the ancestor is a fault here too.
   void watch(RankEndpoint& ancestor) { endpoint_->watch(ancestor.endpoint_); }
   nb::list find_dead();
   // While it is set, calls from the same thread are recorded instead of run: recorder(name, args, kwargs).
   void set_recorder(nb::object recorder);
   bool is_recording() const noexcept { return recorder_.is_valid() && recording_thread_ == PyThread_get_thread_ident(); }
+  // While it is set, every call on any thread is announced before it runs: interceptor(name, args, kwargs). It may raise.
+  void set_interceptor(nb::object interceptor);
+  bool is_hooked() const noexcept { return recorder_.is_valid() || interceptor_.is_valid(); }
+  void intercept(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords);
   nb::object record(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords);
   void drain();
   void close();
@@ -117,11 +124,15 @@ class RankEndpoint {
   nb::object explain_;
   bool is_closed_ = false;
   nb::object recorder_;
+  nb::object interceptor_;
   unsigned long recording_thread_ = 0;
   // Tensors of operations under way, also when nobody kept the Work.
   std::deque<std::pair<std::shared_ptr<Ticket>, nb::object>> pending_collectives_;
   std::deque<std::pair<std::shared_ptr<Transfer>, nb::object>> pending_messages_;
 };
+
+// One dictionary per rank: whether it lives, what it called last, what it waits for.
+nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status);
 
 // Asked by waits on threads that Python knows: a pending signal (Ctrl-C) ends the wait.
 bool python_signal_arrived();

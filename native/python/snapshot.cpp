@@ -44,19 +44,18 @@ nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
   return result;
 }
 
-}  // namespace
-
-nb::object RankEndpoint::entry(int rank, Seq seq) const {
-  const JournalEntry& found = endpoint_->layout().journal(rank, seq);
+nb::object entry_with(const Layout& layout, int rank, Seq seq) {
+  const JournalEntry& found = layout.journal(rank, seq);
   if (found.seq.load(std::memory_order_acquire) != seq) return nb::none();
-  return entry_of(endpoint_->layout(), rank, found);
+  return entry_of(layout, rank, found);
 }
 
-nb::list RankEndpoint::snapshot() {
+}  // namespace
+
+nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status) {
   static constexpr const char* states[] = {"absent", "present", "left", "dead"};
-  const Layout& layout = endpoint_->layout();
   nb::list ranks;
-  for (int rank = 0; rank < endpoint_->num_ranks(); ++rank) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
     const Member& member = layout.member(rank);
     const auto state = member.state.load();
     const Seq arrived = layout.progress(rank).arrived.load();
@@ -65,14 +64,21 @@ nb::list RankEndpoint::snapshot() {
     row["pid"] = member.pid.load();
     row["is_thread"] = member.is_thread.load() != 0;
     row["state"] = states[static_cast<std::size_t>(state)];
-    row["exit_status"] = state == MemberState::kDead ? endpoint_->peers().exit_status(rank) : kStatusUnknown;
+    row["exit_status"] = state == MemberState::kDead ? exit_status(rank) : kStatusUnknown;
     row["arrived"] = arrived;
     row["finished"] = layout.progress(rank).finished.load();
-    row["entry"] = arrived == 0 ? nb::none() : entry(rank, arrived);
+    row["entry"] = arrived == 0 ? nb::none() : entry_with(layout, rank, arrived);
     row["mail"] = entry_of(layout, rank, layout.mail_journal(rank));
     ranks.append(row);
   }
   return ranks;
+}
+
+nb::object RankEndpoint::entry(int rank, Seq seq) const { return entry_with(endpoint_->layout(), rank, seq); }
+
+nb::list RankEndpoint::snapshot() {
+  return snapshot_of(endpoint_->layout(), endpoint_->num_ranks(),
+                     [this](int rank) { return endpoint_->peers().exit_status(rank); });
 }
 
 }  // namespace phalanx::python

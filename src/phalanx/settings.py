@@ -51,10 +51,19 @@ def set_environment(**changes: str) -> None:
     os.environ.update(changes)
 
 
+def set_environment_defaults(**defaults: str) -> None:
+    """Set variables of this process that nobody has set."""
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
 def replace_environment(environment: Mapping[str, str]) -> None:
     """Make these the variables of this process: a forked rank takes over those of its caller."""
-    os.environ.clear()
-    os.environ.update(environment)
+    for name in [name for name in os.environ if name not in environment]:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def torch_threads(default: int) -> int:

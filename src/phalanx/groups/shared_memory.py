@@ -21,7 +21,7 @@ from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
-from phalanx.launch.context import has_failed
+from phalanx.launch.context import current_context, has_failed
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
 # A call's place in an error is the user's line, not one of ours or of torch's.
@@ -47,6 +47,13 @@ class SharedMemoryGroup(RankEndpoint):
         self._ranks = tuple(ranks)
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()
+        self._context = current_context()
+        if self._context is not None:
+            is_world = descriptor == self._context.descriptor
+            if self._context.announce is not None and self.rank == 0 and not is_world:
+                self._context.announce(descriptor)
+            if self._context.interceptor is not None:
+                self._set_interceptor(self._context.interceptor)
         _close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -335,6 +342,12 @@ def _close_all() -> None:
         return
     for group in list(_living):
         RankEndpoint.close(group)
+
+
+def living_groups() -> list[SharedMemoryGroup]:
+    """Return the open groups of the calling rank."""
+    context = current_context()
+    return [group for group in list(_living) if group._context is context and not group.is_closed]
 
 
 def _seconds(timeout_s: Timeout, default: float) -> float:

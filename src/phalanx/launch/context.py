@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -20,6 +21,8 @@ class LaunchContext:
         meeting: Name under which later groups of this world meet.
         connects: How many groups this rank has made of the world so far.
         failure: What its function raised.
+        announce: Told of the memory of every group in which this rank is the first, for whoever watches from outside.
+        interceptor: Told of every operation of this rank before it runs: `interceptor(name, args, kwargs)`.
     """
 
     rank: int
@@ -29,6 +32,8 @@ class LaunchContext:
     meeting: str
     connects: Any = field(default_factory=count)
     failure: BaseException | None = None
+    announce: Callable[[int], None] | None = None
+    interceptor: Callable[[str, tuple[Any, ...], dict[str, Any]], None] | None = None
 
 
 # A rank is a thread or a process: in a process all threads share its context.
@@ -36,8 +41,8 @@ _of_thread = threading.local()
 _of_process: list[LaunchContext] = []
 
 
-def set_thread_context(context: LaunchContext) -> None:
-    """Make the calling thread a rank."""
+def set_thread_context(context: LaunchContext | None) -> None:
+    """Make the calling thread a rank; with None, make it none."""
     _of_thread.context = context
 
 

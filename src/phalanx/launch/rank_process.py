@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from phalanx.launch.context import LaunchContext, mark_failed, set_process_context
-from phalanx.launch.sending import pack
+from phalanx.launch.sending import pack, pack_exception
 from phalanx.settings import replace_environment
 
 _PR_SET_PDEATHSIG = 1
@@ -61,6 +61,7 @@ class Report:
 def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoReturn:
     """Be rank `rank`; `descriptors` are segment, standard streams, and the pipe for the report. Never returns."""
     die_with_parent(zygote)
+    os.setpgid(0, 0)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
     code = FAILED_EXIT_CODE
     try:
         segment, stdin, stdout, stderr, pipe = descriptors
@@ -122,12 +123,7 @@ def describe_failure(error: BaseException) -> Report:
     """Pack an exception so that the caller of spawn() can raise it."""
     text = "".join(traceback.format_exception(error))
     description = traceback.format_exception_only(error)[-1].strip()
-    try:
-        packed = pack(error)
-        pickle.loads(packed)  # some exceptions can be pickled but not rebuilt
-    except Exception:
-        packed = b""
-    return Report(exception=packed, description=description, traceback=text)
+    return Report(exception=pack_exception(error), description=description, traceback=text)
 
 
 def _flush() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import pickle
 import sys
 from types import ModuleType
 from typing import Any
@@ -28,3 +29,13 @@ def pack(value: Any) -> bytes:
     stream = io.BytesIO()
     _Pickler(stream).dump(value)
     return stream.getvalue()
+
+
+def pack_exception(error: BaseException) -> bytes:
+    """Return an exception as bytes; none when it can't be pickled, or not rebuilt."""
+    try:
+        packed = pack(error)
+        pickle.loads(packed)  # some exceptions can be pickled but not rebuilt
+    except Exception:
+        return b""
+    return packed

@@ -74,7 +74,8 @@ class _Nursery:
                         os.close(pipe)
                 report.close()
                 run_rank(rank, job, [*shared, pipes[rank]], zygote)
-            os.setpgid(pid, pid)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
+            with contextlib.suppress(OSError):  # the rank does it too: it may have children before we come to it
+                os.setpgid(pid, pid)
             self.ranks[pid] = rank
         for descriptor in descriptors:
             os.close(descriptor)

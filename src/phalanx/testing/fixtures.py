@@ -1,0 +1,91 @@
+"""The fixtures of a test on ranks. Those marked here as the ranks' own have a value on the ranks only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from phalanx.errors import UsageError
+from phalanx.launch.context import LaunchContext, current_context
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _context(fixture: str) -> LaunchContext:
+    context = current_context()
+    if context is None:
+        raise UsageError(f"fixture '{fixture}' needs ranks; mark the test with @pytest.mark.ranks(4), say")
+    return context
+
+
+@pytest.fixture
+def rank() -> int:
+    """The number of this rank."""
+    return _context("rank").rank
+
+
+@pytest.fixture
+def world_size(request: pytest.FixtureRequest) -> int:
+    """How many ranks the test has; known everywhere, so fixtures that need only this run once."""
+    from phalanx.testing.plugin import plan_of
+
+    plan = plan_of(request.node)
+    if plan is None:
+        raise UsageError("fixture 'world_size' needs ranks; mark the test with @pytest.mark.ranks(4), say")
+    return plan.num_ranks
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The group of all ranks of the test, fresh for it."""
+    from phalanx.testing.plugin import plan_of
+    from phalanx.testing.rank_groups import open_group
+
+    _context("group")
+    plan = plan_of(request.node)
+    assert plan is not None
+    yield from open_group(plan)
+
+
+@pytest.fixture
+def process_group(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """torch.distributed's default process group of all ranks: for code that calls `dist.all_reduce(...)`."""
+    from phalanx.testing.plugin import plan_of
+    from phalanx.testing.rank_groups import open_process_group
+
+    _context("process_group")
+    plan = plan_of(request.node)
+    assert plan is not None
+    yield from open_process_group(plan)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where this rank's tensors belong."""
+    import torch
+
+    from phalanx.testing.plugin import plan_of
+
+    context = _context("device")
+    plan = plan_of(request.node)
+    assert plan is not None
+    if plan.device == "cpu":
+        return torch.device("cpu")
+    chosen = torch.device("cuda", context.rank)
+    torch.cuda.set_device(chosen)
+    return chosen
+
+
+@pytest.fixture
+def rank_tmp_path(tmp_path: Path) -> Path:
+    """A folder of this rank's own, inside `tmp_path`, which all ranks share."""
+    folder = tmp_path / f"rank-{_context('rank_tmp_path').rank}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+RANKS_OWN = ("rank", "group", "process_group", "device", "rank_tmp_path")

@@ -1,0 +1,75 @@
+"""Threads and processes that a test did not end: named, so that they can be mended, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+# Threads of libraries that live as long as their process, by the beginning of their names.
+_LIBRARY_THREADS = ("phalanx-", "QueueFeederThread", "pt_", "tqdm", "pydevd.", "asyncio_", "Dummy-")
+
+
+def note_threads() -> frozenset[threading.Thread]:
+    """Return the threads that are there now."""
+    return frozenset(threading.enumerate())
+
+
+def find_threads(before: frozenset[threading.Thread]) -> list[str]:
+    """Name the threads that were started since and still run."""
+    return [
+        f"thread {thread.name!r}"
+        for thread in threading.enumerate()
+        if thread not in before and not thread.name.startswith(_LIBRARY_THREADS)
+    ]
+
+
+def child_processes(pid: int) -> list[int]:
+    """Return the ids of a process's children."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(text) for text in (task / "children").read_text().split()]
+    return found
+
+
+def end_child_processes() -> list[str]:
+    """End this process's children and say what they were. Those that multiprocessing looks after are not mentioned."""
+    if not child_processes(os.getpid()):
+        return []
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        for child in processes.active_children():
+            if child.daemon:  # Python itself ends these with the process
+                child.terminate()
+                child.join(1)
+    named = []
+    for pid in child_processes(os.getpid()):
+        command = _command_line(pid)
+        if "multiprocessing.resource_tracker" in command or _is_zombie(pid):
+            continue
+        named.append(f"process {pid} ({command})")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    return named
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _command_line(pid: int) -> str:
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "already gone"
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,73 @@
+"""What a rank prints, kept in memory files: it survives the rank, whatever ends it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from dataclasses import dataclass
+
+_SHOWN_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class OutputFiles:
+    """Descriptors of a rank's two streams, and of the file for its stacks.
+
+    Attributes:
+        out: Standard output.
+        err: Standard error.
+        stacks: Where it writes its stacks when asked.
+    """
+
+    out: int
+    err: int
+    stacks: int
+
+    def redirect(self) -> None:
+        """Let this process print into them, also from native code."""
+        for descriptor, number in ((self.out, 1), (self.err, 2)):
+            os.dup2(descriptor, number)
+        sys.stdout = _text_stream(1)
+        sys.stderr = _text_stream(2)
+
+    def read(self) -> tuple[str, str]:
+        """Return what was printed."""
+        return _read(self.out), _read(self.err)
+
+    def read_stacks(self) -> str:
+        """Return the stacks written so far."""
+        return _read(self.stacks)
+
+    def clear(self) -> None:
+        """Forget it."""
+        for descriptor in (self.out, self.err, self.stacks):
+            os.ftruncate(descriptor, 0)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for descriptor in (self.out, self.err, self.stacks):
+            os.close(descriptor)
+
+
+def create_output_files(rank: int) -> OutputFiles:
+    """Make the files of a rank."""
+    return OutputFiles(*(_create(f"phalanx-rank-{rank}-{name}") for name in ("stdout", "stderr", "stacks")))
+
+
+def _create(name: str) -> int:
+    descriptor = os.memfd_create(name)
+    # Appending, so that the file can be emptied while the rank still holds it.
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+    return descriptor
+
+
+def _text_stream(number: int) -> object:
+    return open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+
+
+def _read(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    start = max(0, size - _SHOWN_BYTES)
+    text = os.pread(descriptor, size - start, start).decode(errors="replace")
+    return f"[the first {start} bytes are left out]\n{text}" if start else text

@@ -1,0 +1,83 @@
+"""A rank's place in the world of a test, and what it does there: run its part, leave in good order, report."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.launch.context import LaunchContext, set_process_context
+from phalanx.settings import set_environment
+from phalanx.testing import left_behind
+from phalanx.testing.line import Line
+from phalanx.testing.rank_report import RankReport
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank belongs.
+
+    Attributes:
+        rank: Its number.
+        size: How many there are.
+        meeting: Name of the place where the world's later groups meet.
+        port: For MASTER_PORT.
+    """
+
+    rank: int
+    size: int
+    meeting: str
+    port: int
+
+    def context(self, descriptor: int, *, is_thread: bool, line: Line | None = None) -> LaunchContext:
+        """Make the context in which phalanx.connect() finds the world's memory."""
+        context = LaunchContext(self.rank, self.size, descriptor, is_thread, self.meeting)
+        if line is not None:
+            context.announce = lambda memory: line.notify("group", descriptor=memory)
+        return context
+
+
+def take_part(place: Place, descriptor: int, line: Line, run: Callable[[], RankReport]) -> RankReport:
+    """Be a rank for the time of one task."""
+    set_process_context(place.context(descriptor, is_thread=False, line=line))
+    _set_variables(place)
+    report = run()
+    report.left_behind += left_behind.end_child_processes()
+    if report.outcome != "failed":
+        leave_groups()
+    return report
+
+
+def leave_groups() -> None:
+    """Close the groups of the calling rank: peers must not take it for dead."""
+    groups: Any = sys.modules.get("phalanx.groups.shared_memory")
+    if groups is not None:
+        for group in groups.living_groups():
+            group.close()
+
+
+def packed(report: RankReport) -> bytes:
+    """Return a report as bytes, with texts for what can't be pickled."""
+    try:
+        return pickle.dumps(report)
+    except Exception:
+        report.shown = str(report.shown)
+        for result in report.subtests:
+            result.shown = str(result.shown)
+        for found in report.warnings:
+            found.category = UserWarning
+        return pickle.dumps(report)
+
+
+def _set_variables(place: Place) -> None:
+    """For code that finds its place by itself, as under torchrun."""
+    set_environment(
+        RANK=str(place.rank),
+        LOCAL_RANK=str(place.rank),
+        WORLD_SIZE=str(place.size),
+        LOCAL_WORLD_SIZE=str(place.size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(place.port),
+    )

@@ -1,0 +1,93 @@
+"""What `@pytest.mark.ranks(...)` asks for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from phalanx.engine import MAX_RANKS
+from phalanx.errors import UsageError
+
+Kind = Literal["process", "thread", "pool"]
+Backend = Literal["phalanx", "gloo", "nccl", "mpi"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_EXAMPLE = "@pytest.mark.ranks(4) or @pytest.mark.ranks([1, 2, 4])"
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What applies where a marker is silent: from the command line and the ini file.
+
+    Attributes:
+        kind: How ranks are run.
+        timeout_s: How long a test may take.
+        backend: Which engine serves the groups.
+        device: Where the `device` fixture puts tensors: "cpu" or "cuda".
+    """
+
+    kind: Kind = "process"
+    timeout_s: float = 60.0
+    backend: Backend = "phalanx"
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One test on one number of ranks of one kind."""
+
+    num_ranks: int
+    kind: Kind
+    timeout_s: float
+    backend: Backend
+    device: str
+
+    def label(self, *, with_kind: bool) -> str:
+        """Name it in a test id."""
+        return f"{self.kind}-{self.num_ranks}" if with_kind else f"ranks-{self.num_ranks}"
+
+
+def read_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], defaults: Defaults) -> list[Plan]:
+    """Turn the arguments of the marker into plans, one per kind and number of ranks.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    unknown = sorted(set(kwargs) - {"kind", "timeout", "backend", "device"})
+    if unknown or len(args) != 1:
+        told = f"takes no {', '.join(unknown)}" if unknown else f"takes one number of ranks, got {len(args)}"
+        raise UsageError(f"@pytest.mark.ranks {told}; write {_EXAMPLE}; options are kind, timeout, backend, device")
+    sizes = [_size(value) for value in _listed(args[0], "ranks")]
+    kinds = [_one_of(value, KINDS, "kind") for value in _listed(kwargs.get("kind", defaults.kind), "kind")]
+    timeout_s = kwargs.get("timeout", defaults.timeout_s)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
+        raise UsageError(f"@pytest.mark.ranks: timeout is {timeout_s!r}; give a positive number of seconds")
+    backend = _one_of(kwargs.get("backend", defaults.backend), BACKENDS, "backend")
+    device = _one_of(kwargs.get("device", "cuda" if backend == "nccl" else defaults.device), ("cpu", "cuda"), "device")
+    return [Plan(size, kind, float(timeout_s), backend, device) for kind in kinds for size in sizes]
+
+
+def _listed(value: Any, what: str) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return [value]
+    values = list(value)
+    if not values or len(set(map(repr, values))) != len(values):
+        told = "is empty" if not values else "names something twice"
+        raise UsageError(f"@pytest.mark.ranks: the list of {what} {values!r} {told}; write {_EXAMPLE}")
+    return values
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_RANKS:
+        raise UsageError(
+            f"@pytest.mark.ranks({value!r}): the number of ranks must be a whole number from 1 to {MAX_RANKS}; "
+            f"write {_EXAMPLE}"
+        )
+    return value
+
+
+def _one_of(value: Any, choices: tuple[Any, ...], what: str) -> Any:
+    if value not in choices:
+        raise UsageError(f"@pytest.mark.ranks: {what} is {value!r}; give one of {', '.join(choices)}")
+    return value

@@ -1,0 +1,244 @@
+"""The pytest plugin: `@pytest.mark.ranks(4)` runs a test on four ranks.
+
+Loading it imports no torch: sessions without such tests pay nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from phalanx.errors import UsageError
+from phalanx.testing import fixtures
+from phalanx.testing.fixtures import device, group, process_group, rank, rank_tmp_path, world_size
+from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_marker
+from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
+from phalanx.testing.ranks_shown import RanksShown, output_sections
+from phalanx.testing.runner import Runner
+from phalanx.testing.subtest_reports import log_subtests
+from phalanx.testing.verdict import Verdict
+
+__all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "world_size"]
+
+_PLAN = "_ranks_plan"
+_PLANS = pytest.StashKey[list[Plan]]()
+_DEFERRED = pytest.StashKey[dict[str, DeferredFixture]]()
+_VERDICT = pytest.StashKey[Verdict]()
+_RUNNER = pytest.StashKey[Runner]()
+# pytest's own fixtures that hold a stream or a patch of their process: every rank needs its own.
+_CAPTURING = ("capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys")
+_OF_WARM_RANKS = ("monkeypatch", "caplog", "recwarn")
+
+
+class RanksWarning(pytest.PytestWarning):
+    """A test on ranks left something behind."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    options = parser.getgroup("ranks", "tests on several ranks (phalanx)")
+    options.addoption("--ranks-kind", choices=KINDS, help="run ranks as fresh processes, threads, or a warm pool")
+    options.addoption("--ranks-backend", choices=BACKENDS, help="engine of the fixtures group and process_group")
+    options.addoption("--ranks-timeout", type=float, metavar="SECONDS", help="how long a test on ranks may take")
+    parser.addini("ranks_kind", "default of --ranks-kind", default="process")
+    parser.addini("ranks_backend", "default of --ranks-backend", default="phalanx")
+    parser.addini("ranks_timeout", "seconds that a test on ranks may take", default="60")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker, and read the defaults once."""
+    config.addinivalue_line(
+        "markers",
+        "ranks(n, *, kind, timeout, backend, device): run the test on n ranks, or on several numbers of them: "
+        "ranks([1, 2, 4]). kind: process (default), thread or pool; timeout: seconds, 60 unless said otherwise",
+    )
+    config.stash[_RUNNER] = Runner(config, _read_defaults(config))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End warm ranks."""
+    runner = config.stash.get(_RUNNER, None)
+    if runner is not None:
+        runner.close()
+
+
+def _read_defaults(config: pytest.Config) -> Defaults:
+    kind = config.getoption("--ranks-kind") or config.getini("ranks_kind")
+    backend = config.getoption("--ranks-backend") or config.getini("ranks_backend")
+    timeout = config.getoption("--ranks-timeout") or config.getini("ranks_timeout")
+    try:
+        (plan,) = read_marker((1,), {"kind": kind, "backend": backend, "timeout": float(timeout)}, Defaults())
+    except (UsageError, ValueError) as error:
+        raise pytest.UsageError(f"ranks_kind, ranks_backend, ranks_timeout: {error}") from None
+    return Defaults(plan.kind, plan.timeout_s, plan.backend)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test per number of ranks and kind, when a marker names several."""
+    marker = metafunc.definition.get_closest_marker("ranks")
+    if marker is None:
+        return
+    try:
+        plans = read_marker(marker.args, marker.kwargs, metafunc.config.stash[_RUNNER].defaults)
+    except UsageError:
+        return  # the test itself says so when it runs
+    if len(plans) > 1:
+        with_kind = len({plan.kind for plan in plans}) > 1
+        metafunc.fixturenames.append(_PLAN)
+        metafunc.parametrize(_PLAN, plans, ids=[plan.label(with_kind=with_kind) for plan in plans], indirect=True)
+
+
+@pytest.fixture
+def _ranks_plan(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def plan_of(item: Any) -> Plan | None:
+    """Return how a test runs on ranks; None when it does not.
+
+    Raises:
+        UsageError: Its marker makes no sense.
+    """
+    marker = item.get_closest_marker("ranks")
+    if marker is None:
+        return None
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None and _PLAN in callspec.params:
+        plan: Plan = callspec.params[_PLAN]
+        return plan
+    plans = read_marker(marker.args, marker.kwargs, item.config.stash[_RUNNER].defaults)
+    return plans[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse what can't be run, before anything is set up."""
+    reason = _reason_against(item)
+    if reason:
+        pytest.fail(reason, pytrace=False)
+    if plan_of(item) is not None:
+        item.stash[_DEFERRED] = {}
+
+
+def _reason_against(item: pytest.Item) -> str:
+    try:
+        plan = plan_of(item)
+        if plan is None:
+            return ""
+        if not isinstance(item, pytest.Function) or hasattr(item, "_testcase"):
+            return (
+                "@pytest.mark.ranks is for test functions and plain classes; in a unittest.TestCase use "
+                "phalanx.testing.unittest.MultiProcessTestCase"
+            )
+        item.config.stash[_RUNNER].check(plan)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Any:
+    """Leave fixtures that belong to ranks for the ranks."""
+    item = request.node
+    deferred = item.stash.get(_DEFERRED, None) if isinstance(item, pytest.Function) else None
+    if deferred is None or not _belongs_to_ranks(fixturedef, item, deferred):
+        return None
+    name = fixturedef.argname
+    parameter = {"parameter": request.param} if hasattr(request, "param") else {}
+    deferred[name] = DeferredFixture(
+        name,
+        fixturedef.func,
+        tuple(fixturedef.argnames),
+        takes_instance=_is_method(fixturedef.func, item),
+        **parameter,
+    )
+    for argument in fixturedef.argnames:
+        request.getfixturevalue(argument)
+    stand_in = OnRanksOnly(name)
+    fixturedef.cached_result = (stand_in, fixturedef.cache_key(request), None)  # type: ignore[arg-type]
+    return stand_in
+
+
+def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: dict[str, DeferredFixture]) -> bool:
+    if any(argument in deferred for argument in fixturedef.argnames):
+        return True
+    name, home = fixturedef.argname, getattr(fixturedef.func, "__module__", "")
+    if home == fixtures.__name__:
+        return name in fixtures.RANKS_OWN
+    if not home.startswith("_pytest."):
+        return False
+    plan = plan_of(item)
+    own = (*_CAPTURING, *_OF_WARM_RANKS) if plan is not None and plan.kind == "pool" else _CAPTURING
+    return name in own and not (plan is not None and plan.kind == "thread")
+
+
+def _is_method(function: Any, item: Any) -> bool:
+    """Tell whether a fixture's function still has to be bound to the test's instance."""
+    cls = getattr(item, "cls", None)
+    name = getattr(function, "__name__", "")
+    return cls is not None and getattr(cls, name, None) is not None and not hasattr(function, "__self__")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run the test on its ranks."""
+    if _DEFERRED not in pyfuncitem.stash:
+        return None
+    plan = plan_of(pyfuncitem)
+    assert plan is not None
+    runner = pyfuncitem.config.stash[_RUNNER]
+    values = {name: value for name, value in pyfuncitem.funcargs.items() if not isinstance(value, OnRanksOnly)}
+    try:
+        verdict = runner.run(pyfuncitem, plan, values, list(pyfuncitem.stash[_DEFERRED].values()))
+    except UsageError as error:
+        reason = str(error)
+    else:
+        reason = ""
+    if reason:
+        pytest.fail(reason, pytrace=False)
+    pyfuncitem.stash[_VERDICT] = verdict
+    _pass_on_warnings(verdict, pyfuncitem)
+    log_subtests(pyfuncitem, verdict)
+    if verdict.outcome == "skipped":
+        raise pytest.skip.Exception(verdict.reason, _use_item_location=True)
+    if verdict.outcome == "xfailed":
+        raise pytest.xfail.Exception(verdict.reason)
+    if verdict.outcome == "failed":
+        raise verdict.error()
+    return True
+
+
+def _pass_on_warnings(verdict: Verdict, item: pytest.Item) -> None:
+    seen = set()
+    for ending in verdict.endings:
+        for found in ending.report.warnings if ending.report is not None else ():
+            key = (found.text, found.category, found.filename, found.line)
+            if key not in seen:
+                seen.add(key)
+                warnings.warn_explicit(found.text, found.category, found.filename, found.line)
+        left = ending.report.left_behind if ending.report is not None else ()
+        if left and verdict.outcome == "passed":
+            item.warn(
+                RanksWarning(
+                    f"rank {ending.rank} left behind: {', '.join(left)}; it was ended. Join threads and wait for "
+                    f"processes before the test ends"
+                )
+            )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what happened on which rank instead of a traceback through this plugin."""
+    report = yield
+    verdict = item.stash.get(_VERDICT, None)
+    if call.when == "call" and verdict is not None:
+        if report.outcome == "failed" and verdict.outcome == "failed":
+            report.longrepr = RanksShown(verdict)
+        report.sections += output_sections(verdict.endings)
+        del item.stash[_VERDICT]
+    return report

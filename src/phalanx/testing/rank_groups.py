@@ -1,0 +1,86 @@
+"""The groups that a test gets, over the backend that the run has chosen."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from phalanx.errors import UsageError
+from phalanx.groups.connect import connect
+from phalanx.launch.context import current_context
+from phalanx.testing.plan import Plan
+
+
+def open_group(plan: Plan) -> Iterator[Any]:
+    """Yield the group of all ranks of a test.
+
+    Raises:
+        UsageError: The backend is not there.
+    """
+    if plan.backend == "phalanx":
+        group = connect()
+        yield group
+        if not group.is_closed:
+            group.close()
+        return
+    from phalanx.groups.torch_network import TorchGroup
+
+    for _ in open_process_group(plan):
+        yield TorchGroup(dist.group.WORLD)
+
+
+def open_process_group(plan: Plan) -> Iterator[Any]:
+    """Yield torch's default process group of all ranks of a test.
+
+    Raises:
+        UsageError: The backend is not there, or there is a default group already.
+    """
+    context = current_context()
+    assert context is not None
+    if context.is_thread:
+        raise UsageError(
+            "fixture 'process_group': torch.distributed has one default group per process, so ranks that are threads "
+            'can\'t each have one; use kind="process" or "pool", or the fixture \'group\''
+        )
+    check_backend(plan.backend)
+    if dist.is_initialized():
+        raise UsageError("fixture 'process_group': there is a default process group already")
+    place = Path(tempfile.gettempdir()) / f"phalanx-{context.meeting.rpartition(' ')[2]}"
+    dist.init_process_group(
+        plan.backend,
+        init_method=f"file://{place}",
+        rank=context.rank,
+        world_size=context.size,
+        timeout=timedelta(seconds=plan.timeout_s),
+    )
+    try:
+        yield dist.group.WORLD
+    finally:
+        if dist.is_initialized() and context.failure is None:
+            dist.destroy_process_group()
+        with suppress(OSError):
+            place.unlink()
+
+
+def check_backend(backend: str) -> None:
+    """See whether torch has a backend.
+
+    Raises:
+        UsageError: It has not, with the reason.
+    """
+    available = {
+        "gloo": dist.is_gloo_available,
+        "nccl": dist.is_nccl_available,
+        "mpi": dist.is_mpi_available,
+    }
+    if backend in available and not available[backend]():
+        raise UsageError(
+            f"this build of torch has no {backend} backend; choose another with --ranks-backend or backend=..., "
+            f"or install a torch that has it"
+        )

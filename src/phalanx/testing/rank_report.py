@@ -1,0 +1,79 @@
+"""What a rank says of its part of a test."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from phalanx.errors import AbortedError, PeerError, PhalanxError
+from phalanx.launch.sending import pack_exception
+
+Outcome = Literal["passed", "failed", "skipped", "xfailed"]
+
+
+@dataclass
+class CaughtWarning:
+    """A warning of a rank, for pytest's summary."""
+
+    text: str
+    category: type[Warning]
+    filename: str
+    line: int
+
+
+@dataclass
+class RankReport:
+    """How the test ended on one rank, and what it left.
+
+    Attributes:
+        outcome: What pytest would call it.
+        result: What the function returned, packed; None for tests.
+        exception: What it raised, packed; empty when that is not possible.
+        headline: The exception's first line, or why it was skipped.
+        kind: Name of the exception's class.
+        place: File and line where it was raised.
+        shown: How pytest shows the failure; a text where there is no pytest.
+        waited_in: The operation that another rank's failure ended, when that is all that happened here.
+        log: What was logged.
+        warnings: What was warned of.
+        subtests: Results of its subtests.
+        left_behind: Threads and processes that it did not end.
+    """
+
+    outcome: Outcome
+    result: bytes | None = None
+    exception: bytes = b""
+    headline: str = ""
+    kind: str = ""
+    place: str = ""
+    shown: Any = None
+    waited_in: str = ""
+    log: str = ""
+    warnings: list[CaughtWarning] = field(default_factory=list)
+    subtests: list[Any] = field(default_factory=list)
+    left_behind: list[str] = field(default_factory=list)
+
+
+def report_failure(error: BaseException, shown: Any = None) -> RankReport:
+    """Describe an exception."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    lines = traceback.format_exception_only(error)[-1].strip().splitlines() or [type(error).__name__]
+    return RankReport(
+        outcome="failed",
+        exception=pack_exception(error),
+        headline=lines[0],
+        kind=type(error).__name__,
+        place=place,
+        shown=shown if shown is not None else "".join(traceback.format_exception(error)),
+        waited_in=_interrupted_operation(error),
+    )
+
+
+def _interrupted_operation(error: BaseException) -> str:
+    if not isinstance(error, (PeerError, AbortedError)):
+        return ""
+    assert isinstance(error, PhalanxError)
+    number = f" #{error.sequence}" if error.sequence else ""
+    return f"{error.operation or 'an operation'}{number}"

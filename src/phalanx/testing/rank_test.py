@@ -1,0 +1,171 @@
+"""One pytest test on one rank: its fixtures, its function, and what to say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+import logging
+import sys
+import threading
+import unittest
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from phalanx.launch.context import mark_failed
+from phalanx.testing.left_behind import find_threads, note_threads
+from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
+from phalanx.testing.rank_report import CaughtWarning, RankReport, report_failure
+from phalanx.testing.rank_subtests import RankSubtests
+
+
+@dataclass
+class RankTest:
+    """What a rank needs to know of a test.
+
+    Attributes:
+        item: pytest's.
+        values: Fixtures that pytest has set up.
+        deferred: Fixtures to be set up here.
+        is_thread: Whether the rank shares its process with others.
+        debug: Called with the failure before anything is torn down.
+    """
+
+    item: Any
+    values: Mapping[str, Any]
+    deferred: Sequence[DeferredFixture]
+    is_thread: bool = False
+    debug: Callable[[Any, Any], None] | None = None
+    inner: Callable[..., Any] | None = None  # instead of the test's function: one example of it
+    _runner: asyncio.Runner | None = field(default=None, repr=False)
+
+    def run(self) -> RankReport:
+        """Run it. Never raises for anything the test does."""
+        threads = note_threads()
+        # Threads share the list of filters; there pytest's own recording sees the warnings.
+        recording: Any = contextlib.nullcontext([]) if self.is_thread else warnings.catch_warnings(record=True)
+        with recording as caught, _logging(self.item) as log:
+            report = self._run()
+        report.warnings = [
+            CaughtWarning(str(found.message), found.category, found.filename, found.lineno) for found in caught or []
+        ]
+        report.log = log()
+        if not self.is_thread:
+            report.left_behind += find_threads(threads)
+        return report
+
+    def _run(self) -> RankReport:
+        instance = getattr(self.item, "instance", None)
+        if self.is_thread and instance is not None:
+            instance = copy.copy(instance)  # what a test sets on `self` is its rank's
+        setup = RankSetup(self.item, instance, self.values, self.run_async)
+        subtests = RankSubtests(self.item)
+        try:
+            report = self._attempt(lambda: self._call(setup, subtests, instance))
+            teardown = self._attempt(setup.tear_down)
+            report = teardown if report.outcome == "passed" else report
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+        report.subtests = subtests.results
+        return report
+
+    def _call(self, setup: RankSetup, subtests: RankSubtests, instance: Any) -> None:
+        special = {"subtests": subtests} if "subtests" in self.values else {}
+        setup.set_up([fixture for fixture in self.deferred if fixture.name not in special])
+        arguments = {name: special.get(name) or setup.value(name) for name in self.item._fixtureinfo.argnames}
+        function = self.inner or _plain_function(self.item, instance)
+        result = function(**arguments)
+        if inspect.isawaitable(result):
+            self.run_async(result)
+
+    def _attempt(self, step: Callable[[], None]) -> RankReport:
+        try:
+            step()
+        except (pytest.skip.Exception, unittest.SkipTest) as skip:
+            return RankReport("skipped", headline=str(skip))
+        except pytest.xfail.Exception as failing:
+            return RankReport("xfailed", headline=str(failing))
+        except BaseException as error:
+            return self._fail(error)
+        return RankReport("passed")
+
+    def _fail(self, error: BaseException) -> RankReport:
+        failure = pytest.ExceptionInfo.from_exception(error)
+        report = report_failure(error, self.item.repr_failure(failure))
+        crash = getattr(getattr(report.shown, "reprcrash", None), "lineno", None)
+        if crash is not None:
+            report.place = f"{report.shown.reprcrash.path}:{crash}"
+        if self.debug is not None and not report.waited_in:
+            self.debug(failure, report)
+        if not self.is_thread:
+            mark_failed(error)  # this rank must not look as if it left its groups in good order
+        _tell_peers(report.headline)
+        return report
+
+    def run_async(self, awaitable: Awaitable[Any]) -> Any:
+        """Run to its end what an async test or fixture returns, in this rank's own event loop."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+
+        async def wait() -> Any:
+            return await awaitable
+
+        return self._runner.run(wait())
+
+
+def _plain_function(item: Any, instance: Any) -> Callable[..., Any]:
+    """Return the test as it was written: an async plugin may have bound it to an event loop of pytest's process."""
+    function: Callable[..., Any] = item.obj
+    original = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(original):
+        is_method = instance is not None and not inspect.ismethod(original)
+        return original.__get__(instance) if is_method else original  # type: ignore[no-any-return]
+    if instance is not None and inspect.ismethod(function) and function.__self__ is not instance:
+        return function.__func__.__get__(instance)  # type: ignore[no-any-return]
+    return function
+
+
+def _tell_peers(headline: str) -> None:
+    """Free the ranks that wait for this one, with the reason."""
+    groups: Any = sys.modules.get("phalanx.groups.shared_memory")
+    if groups is not None:
+        for group in groups.living_groups():
+            group.fail(headline)
+
+
+@contextlib.contextmanager
+def _logging(item: Any) -> Iterator[Callable[[], str]]:
+    """Collect what this rank logs."""
+    plugin = item.config.pluginmanager.getplugin("logging-plugin")
+    if plugin is None:
+        yield lambda: ""
+        return
+    handler = _ListHandler(plugin.formatter)
+    root = logging.getLogger()
+    level = root.level
+    if plugin.log_level is not None:
+        root.setLevel(min(level, plugin.log_level))
+    root.addHandler(handler)
+    try:
+        yield lambda: "\n".join(handler.lines)
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+class _ListHandler(logging.Handler):
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.lines: list[str] = []
+        self._thread = threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread or record.threadName == "MainThread":
+            self.lines.append(self.format(record))

@@ -1,0 +1,88 @@
+"""A failed test as pytest shows it: one line that says who failed, each distinct failure once, each rank's output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from _pytest._code.code import TerminalRepr
+
+from phalanx.diagnosis import words
+from phalanx.testing.crew import Ending
+from phalanx.testing.verdict import Finding, Verdict
+
+
+class RanksShown(TerminalRepr):
+    """What takes the place of a traceback in pytest's report."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self.reprcrash = _Crash(verdict.summary(), verdict.findings[0].endings[0])
+
+    def toterminal(self, tw: Any) -> None:
+        """Write it."""
+        verdict = self._verdict
+        for finding in verdict.findings:
+            tw.line(f"{words.rank_list(finding.ranks)} of {verdict.num_ranks}: {finding.title}", red=True, bold=True)
+        by_text: dict[str, list[int]] = {}
+        for rank, text in verdict.bystanders:
+            by_text.setdefault(text, []).append(rank)
+        for text, ranks in by_text.items():
+            tw.line(f"{words.rank_list(ranks)}: {text}", yellow=True)
+        for finding in verdict.findings:
+            self._show_finding(tw, finding)
+        for ending in verdict.endings:
+            if ending.stacks and not any(ending in finding.endings for finding in verdict.findings):
+                tw.sep("-", f"rank {ending.rank}, where it was ended")
+                tw.line(ending.stacks)
+
+    def _show_finding(self, tw: Any, finding: Finding) -> None:
+        tw.sep("-", words.rank_list(finding.ranks))
+        first = finding.endings[0]
+        if first.report is not None and first.report.shown is not None:
+            _show(tw, first.report.shown)
+        if finding.endings[0].stacks:
+            for ending in finding.endings:
+                tw.line(f"rank {ending.rank}:", bold=True)
+                tw.line(ending.stacks)
+        told = first.report.headline if first.report is not None else ""
+        others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != told]
+        for ending in others:
+            assert ending.report is not None
+            tw.line(f"rank {ending.rank}: {ending.report.headline}", red=True)
+
+
+class _Crash:
+    """The short form, for pytest's summary line."""
+
+    def __init__(self, message: str, first: Ending) -> None:
+        self.message = message
+        place = first.report.place if first.report is not None else ""
+        self.path, _, line = place.rpartition(":")
+        self.lineno = int(line) if line.isdigit() else 0
+
+
+def _show(tw: Any, shown: Any) -> None:
+    if hasattr(shown, "toterminal"):
+        shown.toterminal(tw)
+    else:
+        tw.line(str(shown))
+
+
+def output_sections(endings: Sequence[Ending]) -> list[tuple[str, str]]:
+    """Return what the ranks printed and logged as sections of a report; ranks that said the same share one."""
+    sections: list[tuple[str, str]] = []
+    for stream in ("stdout", "stderr", "log"):
+        by_text: dict[str, list[int]] = {}
+        for ending in endings:
+            text = _said(ending, stream)
+            if text.strip():
+                by_text.setdefault(text, []).append(ending.rank)
+        sections += [(f"Captured {stream} call of {words.rank_list(ranks)}", text) for text, ranks in by_text.items()]
+    return sections
+
+
+def _said(ending: Ending, stream: str) -> str:
+    if stream == "log":
+        return ending.report.log if ending.report is not None else ""
+    return ending.out if stream == "stdout" else ending.err

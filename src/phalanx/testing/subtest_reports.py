@@ -1,0 +1,48 @@
+"""Subtests of all ranks as pytest's own reports: a subtest that failed is reported once, with its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from phalanx.diagnosis import words
+from phalanx.testing.rank_subtests import SubtestResult
+from phalanx.testing.verdict import Verdict
+
+
+def log_subtests(item: Any, verdict: Verdict) -> None:
+    """Report them."""
+    found: dict[tuple[str | None, tuple[tuple[str, str], ...]], dict[int, SubtestResult]] = {}
+    for ending in verdict.endings:
+        for result in ending.report.subtests if ending.report is not None else ():
+            key = (result.message, tuple(result.values.items()))
+            found.setdefault(key, {})[ending.rank] = result
+    for (message, values), by_rank in found.items():
+        _log(item, message, dict(values), by_rank)
+
+
+def _log(item: Any, message: str | None, values: dict[str, str], by_rank: dict[int, SubtestResult]) -> None:
+    from _pytest.subtests import SubtestContext, SubtestReport, failed_subtests_key
+
+    failed = {rank: result for rank, result in by_rank.items() if result.outcome == "failed"}
+    outcome = "failed" if failed else next(iter(by_rank.values())).outcome
+    shown: Any = None
+    if failed:
+        parts = []
+        for headline in dict.fromkeys(result.headline for result in failed.values()):
+            ranks = [rank for rank, result in failed.items() if result.headline == headline]
+            parts.append(f"{words.rank_list(ranks)}: {headline}\n{failed[ranks[0]].shown}")
+        shown = "\n".join(parts)
+    elif outcome == "skipped":
+        shown = (str(item.path), item.location[1] or 0, next(iter(by_rank.values())).headline)
+    report = pytest.TestReport(item.nodeid, item.location, dict(item.keywords), outcome, shown, "call")  # type: ignore[arg-type]
+    sub = SubtestReport._new(report, SubtestContext(msg=message, kwargs={}), None, None)
+    object.__setattr__(sub.context, "kwargs", values)  # they are texts already
+    if failed:
+        counts = item.config.stash[failed_subtests_key]
+        counts[getattr(item, "id", item.nodeid)] += 1
+    capturing = item.config.pluginmanager.getplugin("capturemanager")
+    with capturing.global_and_fixture_disabled() if capturing is not None else contextlib.nullcontext():
+        item.ihook.pytest_runtest_logreport(report=sub)

@@ -1,0 +1,156 @@
+"""From the endings of all ranks to one verdict: passed, skipped, or failed because of these ranks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from phalanx.diagnosis import words
+from phalanx.errors import OperationTimeoutError, RankFailedError
+from phalanx.testing.crew import Ending
+
+
+@dataclass
+class Finding:
+    """One distinct failure and the ranks that had it.
+
+    Attributes:
+        endings: How it ended there, the first to fail first.
+        title: What happened, in a line.
+    """
+
+    endings: list[Ending]
+    title: str
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that had it."""
+        return sorted(ending.rank for ending in self.endings)
+
+
+@dataclass
+class Verdict:
+    """What became of a test.
+
+    Attributes:
+        outcome: "passed", "skipped", "xfailed" or "failed".
+        reason: Why, unless it passed.
+        findings: What failed by itself, the first first.
+        bystanders: Ranks that were stopped by the others' failure, with what they were doing.
+        endings: All ranks'.
+        num_ranks: How many there are.
+        timeout_s: The limit.
+    """
+
+    outcome: str
+    endings: Sequence[Ending]
+    num_ranks: int
+    timeout_s: float
+    reason: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    bystanders: list[tuple[int, str]] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Say in one line who failed how, and what the others were doing."""
+        parts = [f"{words.rank_list(finding.ranks)}: {finding.title}" for finding in self.findings]
+        by_text: dict[str, list[int]] = {}
+        for rank, text in self.bystanders:
+            by_text.setdefault(text, []).append(rank)
+        parts += [f"{words.rank_list(ranks)}: {text}" for text, ranks in by_text.items()]
+        return "; ".join(parts)
+
+    def error(self) -> BaseException:
+        """Return the exception to raise for it: the rank's own where it can be rebuilt."""
+        first = self.findings[0].endings[0]
+        if first.report is not None and first.report.exception and first.status is None:
+            error: BaseException = pickle.loads(first.report.exception)
+            return error
+        if first.is_late:
+            return OperationTimeoutError(self.summary(), num_ranks=self.num_ranks, culprits=(first.rank,))
+        failed = RankFailedError(
+            f"rank {first.rank} of {self.num_ranks}: {self.findings[0].title}",
+            rank=first.rank,
+            num_ranks=self.num_ranks,
+            culprits=(first.rank,),
+        )
+        status = first.status
+        failed.exit_code = status if status is not None and status < 256 else None
+        failed.signal = status - 256 if status is not None and status >= 256 else None
+        return failed
+
+
+def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
+    """Decide."""
+    num_ranks = len(endings)
+    verdict = Verdict("passed", endings, num_ranks, timeout_s)
+    failures = [ending for ending in endings if ending.is_failure()]
+    if failures:
+        verdict.outcome = "failed"
+        own = [ending for ending in failures if not ending.is_consequence()] or failures
+        # Of ranks that are late, those that others wait for come first.
+        own.sort(key=lambda ending: (ending.is_late, ending.doing.startswith("waiting"), ending.when))
+        verdict.findings = _distinct(own, timeout_s)
+        verdict.bystanders = [(ending.rank, _doing(ending)) for ending in failures if ending not in own]
+        verdict.reason = verdict.summary()
+        return verdict
+    reports = [ending.report for ending in endings if ending.report is not None]
+    for outcome in ("skipped", "xfailed"):
+        chosen = [report for report in reports if report.outcome == outcome]
+        if not chosen:
+            continue
+        if len(chosen) == len(reports):
+            verdict.outcome, verdict.reason = outcome, chosen[0].headline
+            return verdict
+        return _divided(verdict, outcome)
+    return verdict
+
+
+def _divided(verdict: Verdict, outcome: str) -> Verdict:
+    """Some ranks skipped and others did not: nobody can say whether the test passed."""
+    some = [ending for ending in verdict.endings if ending.report is not None and ending.report.outcome == outcome]
+    reason = some[0].report.headline if some[0].report is not None else ""
+    ranks = words.rank_list(ending.rank for ending in some)
+    others = words.rank_list(ending.rank for ending in verdict.endings if ending not in some)
+    verdict.outcome = "failed"
+    title = f"{outcome} ({reason}) while {others} ran the test; decide it alike on every rank"
+    verdict.findings = [Finding(some, title)]
+    verdict.reason = f"{ranks}: {title}"
+    return verdict
+
+
+def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Finding]:
+    found: dict[object, Finding] = {}
+    for ending in endings:
+        report = ending.report
+        key: object = ("died", ending.status) if report is None or ending.status is not None else ""
+        if ending.is_late:
+            key = ("late", ending.doing)
+        elif key == "" and report is not None:
+            key = (report.kind, report.place)
+        if key in found:
+            found[key].endings.append(ending)
+        else:
+            found[key] = Finding([ending], _title(ending, timeout_s))
+    return list(found.values())
+
+
+def _title(ending: Ending, timeout_s: float) -> str:
+    if ending.is_late:
+        doing = f", {ending.doing}" if ending.doing else ""
+        return f"not done after {words.seconds(timeout_s)}{doing}"
+    if ending.status is not None:
+        when = " after the test had ended" if ending.report is not None else ""
+        doing = f", {ending.doing}" if ending.doing else ""
+        return f"{words.death(ending.status)}{when}{doing}"
+    assert ending.report is not None
+    place = f" ({os.path.basename(ending.report.place)})" if ending.report.place else ""
+    return f"{ending.report.headline}{place}"
+
+
+def _doing(ending: Ending) -> str:
+    if ending.report is not None:
+        place = f", {words.place(ending.report.place)}" if ending.report.place else ""
+        return f"waiting in {ending.report.waited_in}{place}"
+    return ending.doing or "running"

@@ -2,13 +2,32 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from phalanx.testing.plugin import plan_of
 from tests import leftovers
+from tests.worlds import KINDS
 
 _LONGEST_TEST_S = 240
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test in several worlds, leave one size of each kind in every check: few processes, many threads."""
+    for item in items:
+        marker = item.get_closest_marker("ranks")
+        if marker is not None and marker.kwargs.get("kind") == KINDS and not _is_in_every_check(item, marker.args[0]):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_in_every_check(item: pytest.Item, sizes: Sequence[int]) -> bool:
+    plan = plan_of(item)
+    assert plan is not None
+    if plan.kind == "thread":
+        return plan.num_ranks == max((size for size in sizes if size <= 4), default=8)
+    return plan.num_ranks == min((size for size in sizes if size > 1), default=1) < 4
 
 
 @pytest.fixture(autouse=True)

@@ -3,266 +3,203 @@ from __future__ import annotations
 import pytest
 import torch
 
-import phalanx
-from phalanx import ReduceOp
-from tests.checks import check, equal, same
+from phalanx import Group, ReduceOp
+from tests.checks import same
 from tests.contract.sizes import counts_around_limits
 from tests.reference import DTYPES, FLOATS, HALVES, INTEGERS, ops_of, reduced, values
-from tests.run_ranks import World, every_world, run_ranks, worlds
+from tests.worlds import every_world, worlds
 
 
 @every_world
-def test_all_reduce_gives_every_rank_the_reduction_of_all_types_and_ops(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in DTYPES:
-            for op in ops_of(dtype):
-                for count in (5, 3000):
-                    inputs = [values(dtype, count, rank) for rank in range(group.size)]
-                    tensor = inputs[group.rank].clone()
-                    equal(group.all_reduce(tensor, op), None)
-                    same(tensor, reduced(inputs, op), f"{op.name} of {count} {dtype}")
-
-    world.run(program)
+def test_all_reduce_gives_every_rank_the_reduction_of_all_types_and_ops(group: Group) -> None:
+    for dtype in DTYPES:
+        for op in ops_of(dtype):
+            for count in (5, 3000):
+                inputs = [values(dtype, count, rank) for rank in range(group.size)]
+                tensor = inputs[group.rank].clone()
+                assert group.all_reduce(tensor, op) is None
+                same(tensor, reduced(inputs, op), f"{op.name} of {count} {dtype}")
 
 
 @every_world
-def test_all_reduce_sums_unless_told_otherwise(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        tensor = torch.ones(10)
-        group.all_reduce(tensor)
-        same(tensor, torch.full((10,), float(group.size)))
-
-    world.run(program)
+def test_all_reduce_sums_unless_told_otherwise(group: Group) -> None:
+    tensor = torch.ones(10)
+    group.all_reduce(tensor)
+    same(tensor, torch.full((10,), float(group.size)))
 
 
 @every_world
 @pytest.mark.slow
-def test_all_reduce_is_right_around_every_internal_size(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in (torch.float32, torch.int8):
-            for count in counts_around_limits(dtype.itemsize):
-                inputs = [values(dtype, count, rank, count) for rank in range(group.size)]
-                tensor = inputs[group.rank].clone()
-                group.all_reduce(tensor)
-                same(tensor, reduced(inputs, ReduceOp.SUM), f"{count} {dtype}")
-
-    world.run(program)
+def test_all_reduce_is_right_around_every_internal_size(group: Group) -> None:
+    for dtype in (torch.float32, torch.int8):
+        for count in counts_around_limits(dtype.itemsize):
+            inputs = [values(dtype, count, rank, count) for rank in range(group.size)]
+            tensor = inputs[group.rank].clone()
+            group.all_reduce(tensor)
+            same(tensor, reduced(inputs, ReduceOp.SUM), f"{count} {dtype}")
 
 
 @worlds(2, 3, 8)
 @pytest.mark.slow
-def test_all_reduce_is_right_for_many_chunks(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for count in (3_000_001, 4_194_304):
-            pattern = (torch.arange(count) % 9973).float()
-            tensor = pattern + group.rank
-            group.all_reduce(tensor)
-            same(tensor, pattern * group.size + group.size * (group.size - 1) / 2, count)
-
-    world.run(program)
+def test_all_reduce_is_right_for_many_chunks(group: Group) -> None:
+    for count in (3_000_001, 4_194_304):
+        pattern = (torch.arange(count) % 9973).float()
+        tensor = pattern + group.rank
+        group.all_reduce(tensor)
+        same(tensor, pattern * group.size + group.size * (group.size - 1) / 2, count)
 
 
 @every_world
-def test_all_reduce_gives_the_same_bits_every_time_and_everywhere(world: World) -> None:
+def test_all_reduce_gives_the_same_bits_every_time_and_everywhere(group: Group) -> None:
     """The values are such that every other order of summation gives other bits."""
-
-    def program() -> list[bytes]:
-        group = phalanx.connect()
-        results = []
-        for count in (1, 700, 200_000):
-            for _ in range(3):
-                tensor = torch.full((count,), (1e8, 1.0, -1e8, 3.0)[group.rank])
-                group.all_reduce(tensor)
-                check(bool((tensor == tensor[0]).all()), count)
-                results.append(tensor.numpy().tobytes()[:4])
-        return results
-
-    results = world.run(program)
-    assert len({value for rank_results in results for value in rank_results}) == 1
-
-
-@every_world
-def test_all_reduce_of_truth_values_means_any_or_all(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        first = group.rank == 0
-        for op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR):
-            tensor = torch.tensor([first, False, True])
-            group.all_reduce(tensor, op)
-            same(tensor, torch.tensor([True, False, True]), op)
-        for op in (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.BAND):
-            tensor = torch.tensor([first, False, True])
-            group.all_reduce(tensor, op)
-            same(tensor, torch.tensor([group.size == 1, False, True]), op)
-        tensor = torch.tensor([first, False, True])
-        group.all_reduce(tensor, ReduceOp.BXOR)
-        same(tensor, torch.tensor([True, False, group.size % 2 == 1]))
-
-    world.run(program)
-
-
-@every_world
-def test_all_reduce_of_small_integers_wraps(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in INTEGERS:
-            tensor = torch.full((7,), torch.iinfo(dtype).max, dtype=dtype)
+    bits = set()
+    for count in (1, 700, 200_000):
+        for _ in range(3):
+            tensor = torch.full((count,), (1e8, 1.0, -1e8, 3.0)[group.rank])
             group.all_reduce(tensor)
-            bits = dtype.itemsize * 8
-            wrapped = torch.iinfo(dtype).max * group.size % 2**bits
-            if dtype.is_signed and wrapped >= 2 ** (bits - 1):
-                wrapped -= 2**bits
-            equal(tensor.tolist(), [wrapped] * 7, dtype)
-
-    world.run(program)
+            assert (tensor == tensor[0]).all(), count
+            bits.add(tensor.numpy().tobytes()[:4])
+    assert len(bits) == 1
+    assert group.all_gather_object(bits) == [bits] * group.size
 
 
 @every_world
-def test_all_reduce_of_halves_rounds_once(world: World) -> None:
+def test_all_reduce_of_truth_values_means_any_or_all(group: Group) -> None:
+    first = group.rank == 0
+    for op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR):
+        tensor = torch.tensor([first, False, True])
+        group.all_reduce(tensor, op)
+        same(tensor, torch.tensor([True, False, True]), op)
+    for op in (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.BAND):
+        tensor = torch.tensor([first, False, True])
+        group.all_reduce(tensor, op)
+        same(tensor, torch.tensor([group.size == 1, False, True]), op)
+    tensor = torch.tensor([first, False, True])
+    group.all_reduce(tensor, ReduceOp.BXOR)
+    same(tensor, torch.tensor([True, False, group.size % 2 == 1]))
+
+
+@every_world
+def test_all_reduce_of_small_integers_wraps(group: Group) -> None:
+    for dtype in INTEGERS:
+        tensor = torch.full((7,), torch.iinfo(dtype).max, dtype=dtype)
+        group.all_reduce(tensor)
+        bits = dtype.itemsize * 8
+        wrapped = torch.iinfo(dtype).max * group.size % 2**bits
+        if dtype.is_signed and wrapped >= 2 ** (bits - 1):
+            wrapped -= 2**bits
+        assert tensor.tolist() == [wrapped] * 7, dtype
+
+
+@every_world
+def test_all_reduce_of_halves_rounds_once(group: Group) -> None:
     """1 + 2**-11 + 2**-11 rounds to 1 in float16 when rounded at each step, and not when rounded at the end."""
 
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype, tiny in ((torch.float16, 2**-11), (torch.bfloat16, 2**-8)):
-            tensor = torch.full((9,), 1.0 if group.rank == 0 else tiny, dtype=dtype)
-            group.all_reduce(tensor)
-            same(tensor, torch.full((9,), 1 + (group.size - 1) * tiny).to(dtype), dtype)
-
-    world.run(program)
+    for dtype, tiny in ((torch.float16, 2**-11), (torch.bfloat16, 2**-8)):
+        tensor = torch.full((9,), 1.0 if group.rank == 0 else tiny, dtype=dtype)
+        group.all_reduce(tensor)
+        same(tensor, torch.full((9,), 1 + (group.size - 1) * tiny).to(dtype), dtype)
 
 
 @every_world
-def test_average_sums_first_and_divides_then(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in FLOATS:
-            tensor = torch.full((5,), float(group.rank + 1), dtype=dtype)
-            group.all_reduce(tensor, ReduceOp.AVG)
-            same(tensor, torch.full((5,), (group.size + 1) / 2, dtype=dtype), dtype)
-        large = torch.full((5,), 3e38)
-        group.all_reduce(large, ReduceOp.AVG)
-        equal(bool(torch.isinf(large).all()), group.size > 1, "the sum overflows before it is divided")
-
-    world.run(program)
+def test_average_sums_first_and_divides_then(group: Group) -> None:
+    for dtype in FLOATS:
+        tensor = torch.full((5,), float(group.rank + 1), dtype=dtype)
+        group.all_reduce(tensor, ReduceOp.AVG)
+        same(tensor, torch.full((5,), (group.size + 1) / 2, dtype=dtype), dtype)
+    large = torch.full((5,), 3e38)
+    group.all_reduce(large, ReduceOp.AVG)
+    assert bool(torch.isinf(large).all()) == (group.size > 1), "the sum overflows before it is divided"
 
 
 @every_world
-def test_minimum_and_maximum_of_a_nan_is_nan(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in FLOATS:
-            for op in (ReduceOp.MIN, ReduceOp.MAX):
-                for culprit in range(group.size):
-                    tensor = torch.full((5,), 1.0, dtype=dtype)
-                    if group.rank == culprit:
-                        tensor[2] = float("nan")
-                    group.all_reduce(tensor, op)
-                    equal(tensor.isnan().tolist(), [False, False, True, False, False], (dtype, op, culprit))
-
-    world.run(program)
+def test_minimum_and_maximum_of_a_nan_is_nan(group: Group) -> None:
+    for dtype in FLOATS:
+        for op in (ReduceOp.MIN, ReduceOp.MAX):
+            for culprit in range(group.size):
+                tensor = torch.full((5,), 1.0, dtype=dtype)
+                if group.rank == culprit:
+                    tensor[2] = float("nan")
+                group.all_reduce(tensor, op)
+                assert tensor.isnan().tolist() == [False, False, True, False, False], (dtype, op, culprit)
 
 
 @every_world
-def test_infinities_and_nans_of_halves_survive(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        special = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, 65504.0, 6e-8])
-        for dtype in HALVES:
-            tensor = special.to(dtype) if group.rank == 0 else torch.zeros(6, dtype=dtype)
-            group.all_reduce(tensor)
-            equal(torch.equal(tensor.nan_to_num(-5), special.to(dtype).nan_to_num(-5)), True, (dtype, tensor))
-
-    world.run(program)
+def test_infinities_and_nans_of_halves_survive(group: Group) -> None:
+    special = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, 65504.0, 6e-8])
+    for dtype in HALVES:
+        tensor = special.to(dtype) if group.rank == 0 else torch.zeros(6, dtype=dtype)
+        group.all_reduce(tensor)
+        assert torch.equal(tensor.nan_to_num(-5), special.to(dtype).nan_to_num(-5)), (dtype, tensor)
 
 
 @every_world
-def test_premul_sum_multiplies_each_rank_by_its_own_factor(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128):
-            for count in (3, 5000):
-                inputs = [values(dtype, count, rank) for rank in range(group.size)]
-                tensor = inputs[group.rank].clone()
-                group.all_reduce(tensor, ReduceOp.premul_sum(group.rank + 0.5))
-                wide = torch.complex128 if dtype.is_complex else torch.float64
-                expected = torch.stack([inputs[rank].to(wide) * (rank + 0.5) for rank in range(group.size)]).sum(0)
-                coarse = {torch.float16: 2e-2, torch.bfloat16: 1e-1}.get(dtype, 1e-4)
-                check(torch.allclose(tensor.to(wide), expected, rtol=coarse, atol=coarse), (dtype, count))
-
-    world.run(program)
+def test_premul_sum_multiplies_each_rank_by_its_own_factor(group: Group) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128):
+        for count in (3, 5000):
+            inputs = [values(dtype, count, rank) for rank in range(group.size)]
+            tensor = inputs[group.rank].clone()
+            group.all_reduce(tensor, ReduceOp.premul_sum(group.rank + 0.5))
+            wide = torch.complex128 if dtype.is_complex else torch.float64
+            expected = torch.stack([inputs[rank].to(wide) * (rank + 0.5) for rank in range(group.size)]).sum(0)
+            coarse = {torch.float16: 2e-2, torch.bfloat16: 1e-1}.get(dtype, 1e-4)
+            assert torch.allclose(tensor.to(wide), expected, rtol=coarse, atol=coarse), (dtype, count)
 
 
 @every_world
-def test_the_values_of_the_upstream_tests(world: World) -> None:
+def test_the_values_of_the_upstream_tests(group: Group) -> None:
     """FEATURES.md B4 and B6: a master value on one rank, a worker value elsewhere; for every master."""
 
-    def program() -> None:
-        group = phalanx.connect()
-        others = group.size - 1
-        cases = [
-            (ReduceOp.SUM, 2, 10, 2 + 10 * others),
-            (ReduceOp.PRODUCT, 2, 10, 2 * 10**others),
-            (ReduceOp.MIN, 1010, 1, 1 if others else 1010),
-            (ReduceOp.MAX, -1, 10, 10 if others else -1),
-        ]
-        for master in range(group.size):
-            for op, its_value, other_value, expected in cases:
-                cube = (master + 1,) * 3
-                tensor = torch.full(cube, float(its_value if group.rank == master else other_value))
-                group.all_reduce(tensor, op)
-                same(tensor, torch.full(cube, float(expected)), (master, op))
-            tensor = torch.full((master + 1,) * 3, complex(2, 3) if group.rank == master else complex(10, 11))
-            group.all_reduce(tensor)
-            same(tensor, torch.full((master + 1,) * 3, complex(2, 3) + complex(10, 11) * others), master)
-
-    world.run(program)
+    others = group.size - 1
+    cases = [
+        (ReduceOp.SUM, 2, 10, 2 + 10 * others),
+        (ReduceOp.PRODUCT, 2, 10, 2 * 10**others),
+        (ReduceOp.MIN, 1010, 1, 1 if others else 1010),
+        (ReduceOp.MAX, -1, 10, 10 if others else -1),
+    ]
+    for master in range(group.size):
+        for op, its_value, other_value, expected in cases:
+            cube = (master + 1,) * 3
+            tensor = torch.full(cube, float(its_value if group.rank == master else other_value))
+            group.all_reduce(tensor, op)
+            same(tensor, torch.full(cube, float(expected)), (master, op))
+        tensor = torch.full((master + 1,) * 3, complex(2, 3) if group.rank == master else complex(10, 11))
+        group.all_reduce(tensor)
+        same(tensor, torch.full((master + 1,) * 3, complex(2, 3) + complex(10, 11) * others), master)
 
 
 @worlds(8)
-def test_all_reduce_of_eight_ranks(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for count in (1, 128, 129, 512, 513, 5000, 300_000):
-            for op in (ReduceOp.SUM, ReduceOp.MAX):
-                inputs = [values(torch.float32, count, rank) for rank in range(group.size)]
-                tensor = inputs[group.rank].clone()
-                group.all_reduce(tensor, op)
-                same(tensor, reduced(inputs, op), (count, op))
-
-    world.run(program)
-
-
-@pytest.mark.slow
-def test_all_reduce_of_more_than_four_gibibytes() -> None:
-    if _available_gib() < 16:
-        pytest.skip("needs 16 GiB of free memory")
-
-    def program() -> None:
-        group = phalanx.connect()
-        size = (4 << 30) + 5
-        tensor = torch.empty(size, dtype=torch.uint8)
-        for start in range(0, size, 1 << 28):  # a pattern that no shift by a power of two repeats
-            part = tensor[start : start + (1 << 28)]
-            part.fill_((start >> 28) * 7 % 251)
-        tensor[-5:] = torch.tensor([1, 2, 3, 4, 5], dtype=torch.uint8)
-        if group.rank == 0:
-            group.broadcast(tensor)
-        else:
-            received = torch.zeros(size, dtype=torch.uint8)
-            group.broadcast(received)
-            check(torch.equal(received, tensor))
-            del received
-        group.all_reduce(tensor, ReduceOp.BXOR)
-        equal(int(tensor.count_nonzero()), 0)
-
-    run_ranks("process", 2, program, timeout_s=200)
+def test_all_reduce_of_eight_ranks(group: Group) -> None:
+    for count in (1, 128, 129, 512, 513, 5000, 300_000):
+        for op in (ReduceOp.SUM, ReduceOp.MAX):
+            inputs = [values(torch.float32, count, rank) for rank in range(group.size)]
+            tensor = inputs[group.rank].clone()
+            group.all_reduce(tensor, op)
+            same(tensor, reduced(inputs, op), (count, op))
 
 
 def _available_gib() -> float:
     with open("/proc/meminfo") as lines:
         kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return kib / 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_available_gib() < 16, reason="needs 16 GiB of free memory")
+@pytest.mark.ranks(2, timeout=200)
+def test_all_reduce_of_more_than_four_gibibytes(group: Group) -> None:
+    size = (4 << 30) + 5
+    tensor = torch.empty(size, dtype=torch.uint8)
+    for start in range(0, size, 1 << 28):  # a pattern that no shift by a power of two repeats
+        part = tensor[start : start + (1 << 28)]
+        part.fill_((start >> 28) * 7 % 251)
+    tensor[-5:] = torch.tensor([1, 2, 3, 4, 5], dtype=torch.uint8)
+    if group.rank == 0:
+        group.broadcast(tensor)
+    else:
+        received = torch.zeros(size, dtype=torch.uint8)
+        group.broadcast(received)
+        assert torch.equal(received, tensor)
+        del received
+    group.all_reduce(tensor, ReduceOp.BXOR)
+    assert tensor.count_nonzero() == 0

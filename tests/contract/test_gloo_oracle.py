@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,7 +10,6 @@ import phalanx
 from phalanx import ReduceOp
 from tests.checks import same
 from tests.reference import values
-from tests.run_ranks import run_ranks
 
 # What Gloo can do; its order of summation is its own, so values are small whole numbers.
 GLOO_DTYPES = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
@@ -27,22 +21,19 @@ GLOO_OPS = {
 }
 SIZES = (1, 7, 1000, 5000, 150_001)
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.ranks([2, 3], backend="gloo", timeout=100),
+    pytest.mark.usefixtures("process_group"),
+]
+
 
 def _numbers(dtype: torch.dtype, size: int, *seed: int) -> torch.Tensor:
     return (values(torch.uint8, size, *seed) % 4 + 1).to(dtype)
 
 
-def _with_gloo(store: str, body: Callable[[Any], None]) -> None:
-    group = phalanx.connect(timeout_s=60)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=group.rank, world_size=group.size)
-    try:
-        body(group)
-    finally:
-        dist.destroy_process_group()
-
-
-def _compare_reductions(group: Any) -> None:
+def test_gloo_reduces_alike() -> None:
+    group = phalanx.connect()
     for dtype in GLOO_DTYPES:
         for op, gloo_op in GLOO_OPS.items():
             for size in SIZES[:4]:
@@ -57,7 +48,8 @@ def _compare_reductions(group: Any) -> None:
                     same(ours, theirs, ("reduce", dtype, op, size))
 
 
-def _compare_movements(group: Any) -> None:
+def test_gloo_moves_tensors_alike() -> None:
+    group = phalanx.connect()
     n, me = group.size, group.rank
     for dtype in GLOO_DTYPES:
         for size in SIZES:
@@ -83,7 +75,8 @@ def _compare_movements(group: Any) -> None:
             same(ours, theirs, ("reduce_scatter", dtype, size))
 
 
-def _compare_all_to_all(group: Any) -> None:
+def test_gloo_swaps_blocks_alike() -> None:
+    group = phalanx.connect()
     n, me = group.size, group.rank
     for scale in (1, 40, 9000):
         sizes = [[(source + 2 * target) % 4 * scale for target in range(n)] for source in range(n)]
@@ -93,10 +86,3 @@ def _compare_all_to_all(group: Any) -> None:
         group.all_to_all_single(ours, given, output_splits, input_splits)
         dist.all_to_all_single(theirs, given, output_splits, input_splits)
         same(ours, theirs, scale)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("body", [_compare_reductions, _compare_movements, _compare_all_to_all])
-def test_gloo_gives_the_same(tmp_path: Path, ranks: int, body: Callable[[Any], None]) -> None:
-    run_ranks("process", ranks, _with_gloo, str(tmp_path / "store"), body, timeout_s=100)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import phalanx
-from tests.checks import check, contains, raised, same
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from tests.checks import same
 from tests.reference import values
-from tests.run_ranks import Kind, World, every_kind, every_world, run_ranks
+from tests.worlds import every_world, worlds
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
 
@@ -31,183 +32,148 @@ def _sides(large: bool) -> tuple[int, int, int]:
 @pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["small", "large"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=[name.replace(" ", "-") for name in LAYOUTS])
 @every_world
-def test_collectives_take_tensors_in_pieces(world: World, layout: Layout, large: bool) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        n, me, shape = group.size, group.rank, _sides(large)
-        inputs = [values(torch.uint8, shape, rank).float() for rank in range(n)]
-        total = torch.stack(inputs).sum(0)
+def test_collectives_take_tensors_in_pieces(group: SharedMemoryGroup, layout: Layout, large: bool) -> None:
+    n, me, shape = group.size, group.rank, _sides(large)
+    inputs = [values(torch.uint8, shape, rank).float() for rank in range(n)]
+    total = torch.stack(inputs).sum(0)
 
-        def own() -> torch.Tensor:
-            return layout(inputs[me].clone())
+    def own() -> torch.Tensor:
+        return layout(inputs[me].clone())
 
-        def blank() -> torch.Tensor:
-            return layout(torch.full(shape, -1.0))
+    def blank() -> torch.Tensor:
+        return layout(torch.full(shape, -1.0))
 
-        check(not own().is_contiguous())
-        tensor = own()
-        group.all_reduce(tensor)
-        same(tensor, total, "all_reduce")
-        tensor = own()
-        group.reduce(tensor, n - 1)
-        same(tensor, total if me == n - 1 else inputs[me], "reduce")
-        tensor = own()
-        group.broadcast(tensor, n - 1)
-        same(tensor, inputs[n - 1], "broadcast")
-        outputs = [blank() for _ in range(n)]
-        group.all_gather(outputs, own())
-        same(torch.stack(outputs), torch.stack(inputs), "all_gather")
-        outputs = [blank() for _ in range(n)]
-        group.gather(outputs if me == 0 else None, own())
-        same(torch.stack(outputs), torch.stack(inputs) if me == 0 else torch.full((n, *shape), -1.0), "gather")
-        output = blank()
-        group.scatter(output, [layout(block.clone()) for block in inputs] if me == 0 else None)
-        same(output, inputs[me], "scatter")
-        output = blank()
-        group.reduce_scatter(output, [layout(block.clone()) for block in inputs])
-        same(output, inputs[me] * n, "reduce_scatter")
-        outputs = [blank() for _ in range(n)]
-        group.all_to_all(outputs, [own() for _ in range(n)])
-        same(torch.stack(outputs), torch.stack(inputs), "all_to_all")
-        received = blank()
-        work = group.recv(received, (me - 1) % n, async_op=True)
-        sent = group.send(own(), (me + 1) % n, async_op=True)
+    assert not own().is_contiguous()
+    tensor = own()
+    group.all_reduce(tensor)
+    same(tensor, total, "all_reduce")
+    tensor = own()
+    group.reduce(tensor, n - 1)
+    same(tensor, total if me == n - 1 else inputs[me], "reduce")
+    tensor = own()
+    group.broadcast(tensor, n - 1)
+    same(tensor, inputs[n - 1], "broadcast")
+    outputs = [blank() for _ in range(n)]
+    group.all_gather(outputs, own())
+    same(torch.stack(outputs), torch.stack(inputs), "all_gather")
+    outputs = [blank() for _ in range(n)]
+    group.gather(outputs if me == 0 else None, own())
+    same(torch.stack(outputs), torch.stack(inputs) if me == 0 else torch.full((n, *shape), -1.0), "gather")
+    output = blank()
+    group.scatter(output, [layout(block.clone()) for block in inputs] if me == 0 else None)
+    same(output, inputs[me], "scatter")
+    output = blank()
+    group.reduce_scatter(output, [layout(block.clone()) for block in inputs])
+    same(output, inputs[me] * n, "reduce_scatter")
+    outputs = [blank() for _ in range(n)]
+    group.all_to_all(outputs, [own() for _ in range(n)])
+    same(torch.stack(outputs), torch.stack(inputs), "all_to_all")
+    received = blank()
+    work = group.recv(received, (me - 1) % n, async_op=True)
+    sent = group.send(own(), (me + 1) % n, async_op=True)
+    work.wait()
+    sent.wait()
+    same(received, inputs[me - 1], "send and recv")
+
+
+@every_world
+def test_single_tensor_forms_take_tensors_in_pieces(group: SharedMemoryGroup) -> None:
+    n = group.size
+    output = torch.zeros(6, n).t()
+    group.all_gather_single(output, torch.full((2, 3), float(group.rank)).t())
+    same(output, torch.arange(float(n)).repeat_interleave(6).view(n, 6), "all_gather_single")
+    part = torch.zeros(6, 2)[:, 0]
+    group.reduce_scatter_single(part, torch.ones(6, n).t())
+    same(part, torch.full((6,), float(n)), "reduce_scatter_single")
+    swapped = torch.zeros(2, n).t()
+    group.all_to_all_single(swapped, torch.full((2, n), float(group.rank)).t())
+    same(swapped, torch.arange(float(n)).repeat_interleave(2).view(n, 2), "all_to_all_single")
+
+
+@every_world
+def test_asynchronous_operations_put_tensors_in_pieces_back(group: SharedMemoryGroup) -> None:
+    big = torch.zeros(40, 40)
+    columns = [big[:, number] for number in range(10)]
+    for number, column in enumerate(columns):
+        column.fill_(float(number))
+    works = [group.all_reduce(column, async_op=True) for column in columns]
+    for work in works:
         work.wait()
-        sent.wait()
-        same(received, inputs[me - 1], "send and recv")
-
-    world.run(program)
-
-
-@every_world
-def test_single_tensor_forms_take_tensors_in_pieces(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        n = group.size
-        output = torch.zeros(6, n).t()
-        group.all_gather_single(output, torch.full((2, 3), float(group.rank)).t())
-        same(output, torch.arange(float(n)).repeat_interleave(6).view(n, 6), "all_gather_single")
-        part = torch.zeros(6, 2)[:, 0]
-        group.reduce_scatter_single(part, torch.ones(6, n).t())
-        same(part, torch.full((6,), float(n)), "reduce_scatter_single")
-        swapped = torch.zeros(2, n).t()
-        group.all_to_all_single(swapped, torch.full((2, n), float(group.rank)).t())
-        same(swapped, torch.arange(float(n)).repeat_interleave(2).view(n, 2), "all_to_all_single")
-
-    world.run(program)
+    expected = torch.zeros(40, 40)
+    expected[:, :10] = torch.arange(10.0) * group.size
+    same(big, expected)
 
 
 @every_world
-def test_asynchronous_operations_put_tensors_in_pieces_back(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        big = torch.zeros(40, 40)
-        columns = [big[:, number] for number in range(10)]
-        for number, column in enumerate(columns):
-            column.fill_(float(number))
-        works = [group.all_reduce(column, async_op=True) for column in columns]
-        for work in works:
-            work.wait()
-        expected = torch.zeros(40, 40)
-        expected[:, :10] = torch.arange(10.0) * group.size
-        same(big, expected)
-
-    world.run(program)
+def test_collectives_take_single_values(group: SharedMemoryGroup) -> None:
+    n = group.size
+    tensor = torch.tensor(2.0)
+    group.all_reduce(tensor)
+    same(tensor, torch.tensor(2.0 * n))
+    tensor = torch.tensor(group.rank)
+    group.broadcast(tensor, n - 1)
+    same(tensor, torch.tensor(n - 1))
+    outputs = [torch.tensor(-1) for _ in range(n)]
+    group.all_gather(outputs, torch.tensor(group.rank))
+    same(torch.stack(outputs), torch.arange(n))
+    joined = torch.zeros(n, dtype=torch.int64)
+    group.all_gather_single(joined, torch.tensor(group.rank))
+    same(joined, torch.arange(n))
+    part = torch.tensor(0)
+    group.reduce_scatter_single(part, torch.arange(n))
+    same(part, torch.tensor(group.rank * n))
 
 
 @every_world
-def test_collectives_take_single_values(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        n = group.size
-        tensor = torch.tensor(2.0)
+def test_collectives_take_empty_tensors(group: SharedMemoryGroup) -> None:
+    n = group.size
+    for shape in ((0,), (0, 3), (3, 0)):
+        group.all_reduce(torch.empty(shape))
+        group.reduce(torch.empty(shape))
+        group.broadcast(torch.empty(shape))
+        group.all_gather([torch.empty(shape) for _ in range(n)], torch.empty(shape))
+        group.all_gather_single(torch.empty(n, *shape), torch.empty(shape))
+        group.gather([torch.empty(shape) for _ in range(n)] if group.rank == 0 else None, torch.empty(shape))
+        group.scatter(torch.empty(shape), [torch.empty(shape)] * n if group.rank == 0 else None)
+        group.reduce_scatter(torch.empty(shape), [torch.empty(shape)] * n)
+        group.reduce_scatter_single(torch.empty(shape), torch.empty(n, *shape))
+        group.all_to_all([torch.empty(shape) for _ in range(n)], [torch.empty(shape)] * n)
+        group.all_to_all_single(torch.empty(n * 2, 0), torch.empty(n * 2, 0))
+        work = group.recv(torch.empty(shape), (group.rank - 1) % n, async_op=True)
+        group.send(torch.empty(shape), (group.rank + 1) % n, async_op=True).wait()
+        work.wait()
+    tensor = torch.ones(3)
+    group.all_reduce(tensor)
+    same(tensor, torch.full((3,), float(n)), "and the group still works")
+
+
+@every_world
+def test_tensors_of_many_dimensions_are_fine(group: SharedMemoryGroup) -> None:
+    for layout in (torch.ones(2, 1, 3, 1, 2, 1, 2, 2), torch.ones(2, 1, 3, 1, 2, 1, 2, 2).transpose(0, 7)):
+        tensor = layout.clone(memory_format=torch.preserve_format)
         group.all_reduce(tensor)
-        same(tensor, torch.tensor(2.0 * n))
-        tensor = torch.tensor(group.rank)
-        group.broadcast(tensor, n - 1)
-        same(tensor, torch.tensor(n - 1))
-        outputs = [torch.tensor(-1) for _ in range(n)]
-        group.all_gather(outputs, torch.tensor(group.rank))
-        same(torch.stack(outputs), torch.arange(n))
-        joined = torch.zeros(n, dtype=torch.int64)
-        group.all_gather_single(joined, torch.tensor(group.rank))
-        same(joined, torch.arange(n))
-        part = torch.tensor(0)
-        group.reduce_scatter_single(part, torch.arange(n))
-        same(part, torch.tensor(group.rank * n))
-
-    world.run(program)
+        same(tensor, torch.full(tensor.shape, float(group.size)))
 
 
-@every_world
-def test_collectives_take_empty_tensors(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        n = group.size
-        for shape in ((0,), (0, 3), (3, 0)):
-            group.all_reduce(torch.empty(shape))
-            group.reduce(torch.empty(shape))
-            group.broadcast(torch.empty(shape))
-            group.all_gather([torch.empty(shape) for _ in range(n)], torch.empty(shape))
-            group.all_gather_single(torch.empty(n, *shape), torch.empty(shape))
-            group.gather([torch.empty(shape) for _ in range(n)] if group.rank == 0 else None, torch.empty(shape))
-            group.scatter(torch.empty(shape), [torch.empty(shape)] * n if group.rank == 0 else None)
-            group.reduce_scatter(torch.empty(shape), [torch.empty(shape)] * n)
-            group.reduce_scatter_single(torch.empty(shape), torch.empty(n, *shape))
-            group.all_to_all([torch.empty(shape) for _ in range(n)], [torch.empty(shape)] * n)
-            group.all_to_all_single(torch.empty(n * 2, 0), torch.empty(n * 2, 0))
-            work = group.recv(torch.empty(shape), (group.rank - 1) % n, async_op=True)
-            group.send(torch.empty(shape), (group.rank + 1) % n, async_op=True).wait()
-            work.wait()
-        tensor = torch.ones(3)
-        group.all_reduce(tensor)
-        same(tensor, torch.full((3,), float(n)), "and the group still works")
-
-    world.run(program)
+@worlds(2)
+def test_an_expanded_tensor_can_be_given_but_not_filled(group: SharedMemoryGroup) -> None:
+    expanded = torch.tensor([float(group.rank)]).expand(4)
+    outputs = [torch.zeros(4) for _ in range(group.size)]
+    group.all_gather(outputs, expanded)
+    same(torch.stack(outputs), torch.arange(2.0).repeat_interleave(4).view(2, 4))
+    with pytest.raises(phalanx.UsageError, match="expanded view whose elements share memory"):
+        group.all_reduce(expanded)
 
 
-@every_world
-def test_tensors_of_many_dimensions_are_fine(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for layout in (torch.ones(2, 1, 3, 1, 2, 1, 2, 2), torch.ones(2, 1, 3, 1, 2, 1, 2, 2).transpose(0, 7)):
-            tensor = layout.clone(memory_format=torch.preserve_format)
-            group.all_reduce(tensor)
-            same(tensor, torch.full(tensor.shape, float(group.size)))
-
-    world.run(program)
-
-
-@every_kind
-def test_an_expanded_tensor_can_be_given_but_not_filled(kind: Kind) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        expanded = torch.tensor([float(group.rank)]).expand(4)
-        outputs = [torch.zeros(4) for _ in range(group.size)]
-        group.all_gather(outputs, expanded)
-        same(torch.stack(outputs), torch.arange(2.0).repeat_interleave(4).view(2, 4))
-        error = raised(phalanx.UsageError, group.all_reduce, expanded)
-        contains(error, "expanded view whose elements share memory")
-
-    run_ranks(kind, 2, program)
-
-
-@every_kind
-def test_lazy_views_are_refused_or_resolved(kind: Kind) -> None:
+@worlds(2)
+def test_lazy_views_are_refused(group: SharedMemoryGroup) -> None:
     """A conjugate or negative view has other values than its memory."""
 
-    def program() -> None:
-        group = phalanx.connect()
-        number = torch.tensor([1 + 2j])
-        contains(raised(phalanx.UsageError, group.all_reduce, number.conj()), "resolve_conj")
-        negative = number.conj().imag  # -2, stored as 2 with a flag
-        check(negative.is_neg())
-        outputs = [torch.zeros(1) for _ in range(group.size)]
-        try:
-            group.all_gather(outputs, negative)
-        except phalanx.UsageError as error:
-            contains(error, "resolve_neg")
-        else:
-            same(outputs[0], torch.tensor([-2.0]))
-
-    run_ranks(kind, 2, program)
+    number = torch.tensor([1 + 2j])
+    with pytest.raises(phalanx.UsageError, match="resolve_conj"):
+        group.all_reduce(number.conj())
+    negative = number.conj().imag  # -2, stored as 2 with a flag
+    assert negative.is_neg()
+    outputs = [torch.zeros(1) for _ in range(group.size)]
+    with pytest.raises(phalanx.UsageError, match="resolve_neg"):
+        group.all_gather(outputs, negative)

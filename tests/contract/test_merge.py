@@ -4,28 +4,27 @@ import secrets
 import threading
 from typing import Any
 
+import pytest
 import torch
 
 import phalanx
-from tests.checks import check, contains, equal, raised, same
-from tests.run_ranks import Kind, World, every_kind, run_ranks, worlds
+from tests.checks import equal, same
+from tests.run_ranks import Kind, every_kind, run_ranks
+from tests.worlds import worlds
 
 
 @worlds(4)
-def test_two_groups_become_one_in_a_fixed_order(world: World) -> None:
-    def program(place: str) -> None:
-        group: Any = phalanx.connect()
-        part = group.split([0, 2] if group.rank % 2 == 0 else [1, 3])
-        for number in range(3):
-            merged = part.merge(place, 4, name=f"merged {number}", timeout_s=20)
-            equal((merged.size, merged.name, merged.timeout_s), (4, f"merged {number}", 20.0))
-            equal(merged.ranks, (0, 1, 2, 3))
-            gathered = torch.zeros(4, dtype=torch.int64)
-            merged.all_gather_single(gathered, torch.tensor([group.rank]))
-            same(gathered, torch.tensor([0, 2, 1, 3]))
-            equal(gathered[merged.rank], group.rank)
-
-    world.run(program, f"test {secrets.token_hex(8)}")
+def test_two_groups_become_one_in_a_fixed_order(group: Any) -> None:
+    place = f"test {group.nonce.hex()}"
+    part = group.split([0, 2] if group.rank % 2 == 0 else [1, 3])
+    for number in range(3):
+        merged = part.merge(place, 4, name=f"merged {number}", timeout_s=20)
+        assert (merged.size, merged.name, merged.timeout_s) == (4, f"merged {number}", 20.0)
+        assert merged.ranks == (0, 1, 2, 3)
+        gathered = torch.zeros(4, dtype=torch.int64)
+        merged.all_gather_single(gathered, torch.tensor([group.rank]))
+        same(gathered, torch.tensor([0, 2, 1, 3]))
+        assert gathered[merged.rank] == group.rank
 
 
 @every_kind
@@ -37,7 +36,7 @@ def test_groups_of_different_worlds_merge(kind: Kind) -> None:
         merged = group.merge(place, 3, timeout_s=20)
         equal(merged.name, f"merge:{place}")
         found: list[tuple[str, int]] = merged.all_gather_object((label, group.rank))
-        check(found[merged.rank] == (label, group.rank))
+        equal(found[merged.rank], (label, group.rank))
         merged.barrier()
         return found
 
@@ -58,20 +57,18 @@ def test_groups_of_different_worlds_merge(kind: Kind) -> None:
 
 
 @worlds(2)
-def test_a_merge_that_lacks_ranks_times_out_everywhere(world: World) -> None:
-    def program(place: str) -> None:
-        group: Any = phalanx.connect()
-        error = raised(phalanx.OperationTimeoutError, group.merge, place, 5, timeout_s=0.3)
-        contains(error, place, "timed out after 0.3 s", "2 of 5 ranks came to merge")
-
-    world.run(program, f"test {secrets.token_hex(8)}")
+def test_a_merge_that_lacks_ranks_times_out_everywhere(group: Any) -> None:
+    place = f"test {group.nonce.hex()}"
+    with pytest.raises(phalanx.OperationTimeoutError) as caught:
+        group.merge(place, 5, timeout_s=0.3)
+    assert place in str(caught.value)
+    assert "timed out after 0.3 s" in str(caught.value)
+    assert "2 of 5 ranks came to merge" in str(caught.value)
 
 
 @worlds(2)
-def test_groups_that_disagree_on_the_size_are_refused(world: World) -> None:
-    def program(place: str) -> None:
-        group: Any = phalanx.connect()
-        part = group.split([group.rank])
-        raised(phalanx.UsageError, part.merge, place, 2 + group.rank, timeout_s=1)
-
-    world.run(program, f"test {secrets.token_hex(8)}")
+def test_groups_that_disagree_on_the_size_are_refused(group: Any) -> None:
+    place = f"test {group.nonce.hex()}"
+    part = group.split([group.rank])
+    with pytest.raises(phalanx.UsageError):
+        part.merge(place, 2 + group.rank, timeout_s=1)

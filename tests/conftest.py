@@ -13,9 +13,16 @@ from tests.worlds import KINDS
 _LONGEST_TEST_S = 240
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "many_cases: every check runs it on ranks that are threads only")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test in several worlds, leave one size of each kind in every check: few processes, many threads."""
+    """Of a test in several worlds, leave one size of each kind in every check: few processes, many threads.
+
+    A test of very many cases has threads alone there.
+    """
     for item in items:
         marker = item.get_closest_marker("ranks")
         if marker is not None and marker.kwargs.get("kind") == KINDS and not _is_in_every_check(item, marker.args[0]):
@@ -27,7 +34,8 @@ def _is_in_every_check(item: pytest.Item, sizes: Sequence[int]) -> bool:
     assert plan is not None
     if plan.kind == "thread":
         return plan.num_ranks == max((size for size in sizes if size <= 4), default=8)
-    return plan.num_ranks == min((size for size in sizes if size > 1), default=1) < 4
+    few = min((size for size in sizes if size > 1), default=1)
+    return plan.num_ranks == few < 4 and item.get_closest_marker("many_cases") is None
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,6 @@ def test_all_reduce_of_small_integers_wraps(group: Group) -> None:
 @every_world
 def test_all_reduce_of_halves_rounds_once(group: Group) -> None:
     """1 + 2**-11 + 2**-11 rounds to 1 in float16 when rounded at each step, and not when rounded at the end."""
-
     for dtype, tiny in ((torch.float16, 2**-11), (torch.bfloat16, 2**-8)):
         tensor = torch.full((9,), 1.0 if group.rank == 0 else tiny, dtype=dtype)
         group.all_reduce(tensor)
@@ -149,7 +148,6 @@ def test_premul_sum_multiplies_each_rank_by_its_own_factor(group: Group) -> None
 @every_world
 def test_the_values_of_the_upstream_tests(group: Group) -> None:
     """FEATURES.md B4 and B6: a master value on one rank, a worker value elsewhere; for every master."""
-
     others = group.size - 1
     cases = [
         (ReduceOp.SUM, 2, 10, 2 + 10 * others),

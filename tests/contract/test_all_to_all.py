@@ -54,7 +54,6 @@ def test_all_to_all_single_takes_split_sizes(group: Group) -> None:
 @every_world
 def test_all_to_all_takes_splits_of_nothing(group: Group) -> None:
     """Everything goes to the last rank, in very different amounts."""
-
     last = group.size - 1
     amounts = [10 ** (rank + 2) for rank in range(group.size)]
     input_splits = [0] * last + [amounts[group.rank]]

@@ -36,7 +36,6 @@ def test_broadcast_is_right_around_every_internal_size(group: Group) -> None:
 @every_world
 def test_many_broadcasts_in_a_row_arrive_in_order(group: Group) -> None:
     """The root goes on at once, so it gets far ahead of its readers."""
-
     for number in range(300):
         tensor = torch.full((number % 40,), float(number if group.rank == 0 else -1))
         group.broadcast(tensor)

@@ -15,7 +15,6 @@ from tests.worlds import every_world, worlds
 @every_world
 def test_a_list_of_tensors_is_reduced_in_one_call(group: Group) -> None:
     """FEATURES.md B6: float32, float32 and complex64 in one list."""
-
     others = group.size - 1
     is_master = group.rank == 0
     masters, workers = (2.0, 3.0, 2 + 3j), (10.0, 11.0, 10 + 11j)
@@ -39,7 +38,6 @@ def test_a_list_of_tensors_is_reduced_in_one_call(group: Group) -> None:
 @every_world
 def test_lists_mix_types_and_sizes(group: Group) -> None:
     """Small neighbours travel together, large ones alone; empty ones may lie between."""
-
     shapes = [(torch.float32, 3), (torch.float32, 0), (torch.float32, 70_000), (torch.float32, 5)]
     shapes += [(dtype, 4) for dtype in DTYPES] + [(torch.int64, 40_000)] * 3
     inputs = [
@@ -99,7 +97,6 @@ def test_blocks_take_other_collectives_and_different_ops(group: Group) -> None:
 @every_world
 def test_gathering_tensors_of_different_shapes_in_one_block(group: Group) -> None:
     """FEATURES.md B8, all_gather_coalesced: also with empty ones between."""
-
     shapes = [(1,), (2, 2), (0,), (3, 3, 3), (0, 5)]
     inputs = [torch.full(shape, float(group.rank + 1)) for shape in shapes]
     outputs = [[torch.zeros(shape) for _ in range(group.size)] for shape in shapes]

@@ -168,7 +168,6 @@ def test_an_expanded_tensor_can_be_given_but_not_filled(group: SharedMemoryGroup
 @worlds(2)
 def test_lazy_views_are_refused(group: SharedMemoryGroup) -> None:
     """A conjugate or negative view has other values than its memory."""
-
     number = torch.tensor([1 + 2j])
     with pytest.raises(phalanx.UsageError, match="resolve_conj"):
         group.all_reduce(number.conj())

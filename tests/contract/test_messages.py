@@ -79,7 +79,6 @@ def test_messages_match_by_tag_in_any_order(group: SharedMemoryGroup) -> None:
 @worlds(2)
 def test_messages_of_one_tag_arrive_in_the_order_they_were_sent(group: SharedMemoryGroup) -> None:
     """Small ones overtake large ones inside; the receiver must not see it."""
-
     sizes = [1, 300_000, 2, 100_000, 0, 3, 20_000, 1] * 4
     if group.rank == 0:
         works = [group.send(torch.full((size,), float(i)), 1, async_op=True) for i, size in enumerate(sizes)]
@@ -134,7 +133,6 @@ def test_outstanding_messages_complete_in_any_order(group: SharedMemoryGroup) ->
 @every_world
 def test_batches_do_not_deadlock_whatever_their_order(group: SharedMemoryGroup) -> None:
     """Even ranks send first, odd ones receive first; the messages are too large to be buffered."""
-
     n, me = group.size, group.rank
     for size in (3, 700_000):
         received = [torch.zeros(size) for _ in range(n)]

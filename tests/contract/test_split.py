@@ -39,7 +39,6 @@ def test_members_are_in_ascending_order_whatever_the_list_says(group: Any) -> No
 @worlds(3, 4)
 def test_members_alone_may_make_a_group(group: Any) -> None:
     """The others never call split; they do something else meanwhile."""
-
     if group.rank in (1, 2):
         part = group.split([1, 2], name="pair", timeout_s=30)
         assert (part.name, part.timeout_s, part.rank) == ("pair", 30.0, group.rank - 1)
@@ -50,7 +49,6 @@ def test_members_alone_may_make_a_group(group: Any) -> None:
 @worlds(4)
 def test_groups_that_share_ranks_are_made_without_deadlock(group: Any) -> None:
     """Every rank makes its two groups in its own order, as sub-groups of a mesh are made."""
-
     row, column = [[0, 1], [2, 3]][group.rank // 2], [[0, 2], [1, 3]][group.rank % 2]
     assert _sum_of_ranks(group.split(row), group.rank) == sum(row)
     assert _sum_of_ranks(group.split(column), group.rank) == sum(column)

@@ -65,7 +65,6 @@ def test_parts_and_views_of_symmetric_tensors_work(group: SharedMemoryGroup) -> 
 @worlds(2, 3, 4)
 def test_symmetric_and_ordinary_tensors_may_meet(group: SharedMemoryGroup) -> None:
     """Rank 0 gives a symmetric tensor, the others not; or all symmetric ones, at different places."""
-
     shared = group.empty(2, 50_000)
     for number in range(group.size):
         tensor = shared[0] if group.rank == number else torch.empty(50_000)

@@ -91,7 +91,6 @@ def test_a_thread_may_wait_for_another_thread_s_work(group: Any) -> None:
 @worlds(2)
 def test_other_threads_run_while_one_waits(group: Any) -> None:
     """Rank 1 comes only after rank 0's other thread has told it to: the interpreter must be free meanwhile."""
-
     if group.rank == 1:
         group.recv(torch.empty(0), 0)
         group.barrier()

@@ -159,7 +159,6 @@ def test_a_work_may_be_dropped_and_still_happens(group: SharedMemoryGroup) -> No
 @worlds(2)
 def test_tensors_live_as_long_as_their_operation(group: SharedMemoryGroup) -> None:
     """The caller drops the tensor; the memory must not be somebody else's when the data arrives."""
-
     if group.rank == 0:
         works: list[Any] = [group.recv(torch.zeros(30_000), 1, tag, async_op=True) for tag in range(10)]
         bystanders = [torch.zeros(30_000) for _ in range(10)]

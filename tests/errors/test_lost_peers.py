@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import phalanx
-from tests.checks import Stopwatch, check, contains, equal, leave_note, raised, same
+from tests.checks import Stopwatch, check, equal, leave_note, raised, same
 from tests.leftovers import wait_until
-from tests.run_ranks import Kind, World, every_kind, read_notes, run_ranks, worlds
+from tests.run_ranks import Kind, every_kind, read_notes, run_ranks
+from tests.worlds import worlds
 
 Call = Callable[[Any], Any]
 
@@ -170,74 +171,68 @@ def test_the_survivors_go_on_in_a_smaller_group(tmp_path: Path) -> None:
 
 
 @worlds(3)
-def test_a_group_shrinks_without_a_rank_that_left(world: World) -> None:
-    def program() -> None:
-        group: Any = phalanx.connect(timeout_s=20)
-        if group.rank == 1:
-            group.close()
-            return
-        raised(phalanx.PeerLeftError, group.barrier)
-        smaller = group.shrink()
-        equal(smaller.ranks, (0, 2))
-        smaller.barrier()
-
-    world.run(program)
+def test_a_group_shrinks_without_a_rank_that_left(group: Any) -> None:
+    if group.rank == 1:
+        group.close()
+        return
+    with pytest.raises(phalanx.PeerLeftError):
+        group.barrier()
+    smaller = group.shrink()
+    assert smaller.ranks == (0, 2)
+    smaller.barrier()
 
 
 @worlds(3)
-def test_a_group_shrinks_without_a_rank_that_hangs(world: World) -> None:
-    def program() -> None:
-        group, other = phalanx.connect(timeout_s=20), phalanx.connect(timeout_s=20)
-        if group.rank != 1:
-            raised(phalanx.OperationTimeoutError, group.barrier, timeout_s=0.1)
-            error = raised(phalanx.OperationTimeoutError, group.shrink, timeout_s=0.2)
-            contains(error, "shrink", "ranks [1] live but did not come")
-            smaller = group.shrink(without=[1])
-            equal(smaller.ranks, (0, 2))
-            smaller.barrier()
-            contains(raised(phalanx.UsageError, group.shrink, without=[group.rank]), "can't leave itself out")
-            contains(raised(phalanx.UsageError, group.shrink, without=[3]), "rank 3 is outside")
-        other.barrier()
-
-    world.run(program)
+def test_a_group_shrinks_without_a_rank_that_hangs(group: Any) -> None:
+    other = phalanx.connect()
+    if group.rank != 1:
+        with pytest.raises(phalanx.OperationTimeoutError):
+            group.barrier(timeout_s=0.1)
+        with pytest.raises(phalanx.OperationTimeoutError) as caught:
+            group.shrink(timeout_s=0.2)
+        assert "shrink" in str(caught.value)
+        assert "ranks [1] live but did not come" in str(caught.value)
+        smaller = group.shrink(without=[1])
+        assert smaller.ranks == (0, 2)
+        smaller.barrier()
+        with pytest.raises(phalanx.UsageError, match="can't leave itself out"):
+            group.shrink(without=[group.rank])
+        with pytest.raises(phalanx.UsageError, match="rank 3 is outside"):
+            group.shrink(without=[3])
+    other.barrier()
 
 
 @worlds(2, 3)
 @pytest.mark.parametrize("wait", ["barrier", "large-all_reduce", "recv-from-it", "large-send-to-it"])
-def test_a_rank_that_closes_is_named(world: World, wait: str) -> None:
-    def program(call: Call) -> None:
-        group, other = phalanx.connect(timeout_s=20), phalanx.connect(timeout_s=20)
-        group.barrier()
-        if group.rank == 1:
-            group.close()
-        else:
-            watch = Stopwatch()
-            error = raised(phalanx.PeerLeftError, call, group)
-            check(watch.seconds() < 2, watch.seconds())
-            contains(error, "rank 1", "closed the group")
-            equal(error.culprits, (1,))
-        other.barrier()
-
-    world.run(program, WAITS[wait])
+def test_a_rank_that_closes_is_named(group: Any, wait: str) -> None:
+    other = phalanx.connect()
+    group.barrier()
+    if group.rank == 1:
+        group.close()
+    else:
+        watch = Stopwatch()
+        with pytest.raises(phalanx.PeerLeftError) as caught:
+            WAITS[wait](group)
+        assert watch.seconds() < 2
+        assert "rank 1" in str(caught.value)
+        assert "closed the group" in str(caught.value)
+        assert caught.value.culprits == (1,)
+    other.barrier()
 
 
 @worlds(2)
-def test_a_rank_that_is_done_takes_nothing_from_the_others(world: World) -> None:
+def test_a_rank_that_is_done_takes_nothing_from_the_others() -> None:
     """The last operation of a rank that then closes must still end well on its peers, whatever their pace."""
-
-    def program() -> None:
-        for _ in range(20):
-            group: Any = phalanx.connect(timeout_s=20)
-            tensor = torch.ones(60_000)
-            group.all_reduce(tensor)
-            work = group.send(torch.ones(10), 1 - group.rank, async_op=True)
-            group.recv(torch.ones(10), 1 - group.rank)
-            group.all_reduce(tensor)
-            work.wait()
-            group.close()
-            same(tensor, torch.full((60_000,), 4.0))
-
-    world.run(program)
+    for _ in range(20):
+        group: Any = phalanx.connect(timeout_s=20)
+        tensor = torch.ones(60_000)
+        group.all_reduce(tensor)
+        work = group.send(torch.ones(10), 1 - group.rank, async_op=True)
+        group.recv(torch.ones(10), 1 - group.rank)
+        group.all_reduce(tensor)
+        work.wait()
+        group.close()
+        same(tensor, torch.full((60_000,), 4.0))
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["dropped", "kept-in-a-global"])
@@ -268,37 +263,32 @@ def test_a_rank_that_ended_well_does_not_disturb_messages_of_the_others(keep: bo
 
 
 @worlds(2)
-def test_closing_waits_for_what_is_under_way(world: World) -> None:
-    def program() -> None:
-        group: Any = phalanx.connect(timeout_s=20)
-        tensor = torch.ones(100_000)
-        works = [group.all_reduce(tensor, async_op=True) for _ in range(10)]
-        group.close()
-        check(all(work.done() for work in works))
-        same(tensor, torch.full((100_000,), 2.0**10))
-
-    world.run(program)
+def test_closing_waits_for_what_is_under_way(group: Any) -> None:
+    tensor = torch.ones(100_000)
+    works = [group.all_reduce(tensor, async_op=True) for _ in range(10)]
+    group.close()
+    assert all(work.done() for work in works)
+    same(tensor, torch.full((100_000,), 2.0**10))
 
 
 @worlds(2, 3, 4)
 @pytest.mark.parametrize("wait", ["barrier", "large-all_reduce", "asynchronous-all_reduce", "recv-from-anybody"])
-def test_abort_wakes_everybody(world: World, wait: str) -> None:
-    def program(call: Call) -> None:
-        group: Any = phalanx.connect(timeout_s=20)
-        last = group.size - 1
+def test_abort_wakes_everybody(group: Any, wait: str) -> None:
+    last = group.size - 1
+    group.barrier()
+    watch = Stopwatch()
+    if group.rank == last:
+        group.abort("the data is bad")
+    else:
+        with pytest.raises(phalanx.AbortedError) as caught:
+            WAITS[wait](group)
+        assert f"rank {last} aborted the group: the data is bad" in str(caught.value)
+        assert caught.value.culprits == (last,)
+    assert watch.seconds() < 2
+    with pytest.raises(phalanx.AbortedError):
         group.barrier()
-        watch = Stopwatch()
-        if group.rank == last:
-            group.abort("the data is bad")
-        else:
-            error = raised(phalanx.AbortedError, call, group)
-            contains(error, f"rank {last} aborted the group: the data is bad")
-            equal(error.culprits, (last,))
-        check(watch.seconds() < 2, watch.seconds())
-        raised(phalanx.AbortedError, group.barrier)
-        raised(phalanx.AbortedError, group.send, torch.ones(1), (group.rank + 1) % group.size)
-
-    world.run(program, WAITS[wait])
+    with pytest.raises(phalanx.AbortedError):
+        group.send(torch.ones(1), (group.rank + 1) % group.size)
 
 
 @every_kind
@@ -323,22 +313,22 @@ def test_a_rank_that_raises_ends_the_others_at_once_with_its_own_error(kind: Kin
         assert seconds < 1
 
 
+@pytest.mark.ranks(2)
 def test_too_little_memory_for_a_group_is_told_with_what_was_needed() -> None:
-    def program() -> None:
-        import resource
+    import resource
 
-        from phalanx.engine import create_group_segment
+    from phalanx.engine import create_group_segment
 
-        with open("/proc/self/statm") as numbers:
-            used = int(numbers.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
-        error = raised(phalanx.SharedMemoryError, create_group_segment, "large", 64, crowd=64)
-        contains(
-            error, 'not enough shared memory for group "large" of 64 ranks', "needed", "available", "use fewer ranks"
-        )
-        check(error.needed_bytes > 100 << 20, error.needed_bytes)
-        check(error.available_bytes > 0)
-        group: Any = phalanx.connect(timeout_s=20)
-        group.barrier()
-
-    run_ranks("process", 2, program)
+    with open("/proc/self/statm") as numbers:
+        used = int(numbers.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
+    with pytest.raises(phalanx.SharedMemoryError) as caught:
+        create_group_segment("large", 64, crowd=64)
+    assert 'not enough shared memory for group "large" of 64 ranks' in str(caught.value)
+    assert "needed" in str(caught.value)
+    assert "available" in str(caught.value)
+    assert "use fewer ranks" in str(caught.value)
+    assert caught.value.needed_bytes > 100 << 20
+    assert caught.value.available_bytes > 0
+    group: Any = phalanx.connect(timeout_s=20)
+    group.barrier()

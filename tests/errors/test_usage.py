@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +13,9 @@ import torch
 
 import phalanx
 from phalanx import ReduceOp
-from tests.checks import Stopwatch, check, contains, equal, raised, same
-from tests.run_ranks import Kind, World, every_kind, run_ranks, worlds
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from tests.checks import Stopwatch, contains, raised, same
+from tests.worlds import worlds
 
 Call = Callable[[Any], Any]
 
@@ -161,200 +162,181 @@ def _id(case: tuple[str, Call, str]) -> str:
     return f"{case[0]}-{case[2]}".replace(" ", "-").replace(";", "").replace(",", "").replace("'", "")[:60]
 
 
-@worlds(2, fast=["thread"])
+@worlds(2)
+@pytest.mark.many_cases
 @pytest.mark.parametrize("case", [*BAD, *MESSAGES], ids=_id)
-def test_bad_input_is_refused_on_the_rank_that_erred(world: World, case: tuple[str, Call, str]) -> None:
-    def program(operation: str, call: Call, text: str) -> None:
-        group = phalanx.connect(timeout_s=20)
-        error = raised(phalanx.UsageError, call, group)
-        contains(error, text, operation)
-        check(text in str(error).splitlines()[0] and 'group "world"' in str(error).splitlines()[0], error)
-        check(isinstance(error, ValueError))
-        equal((error.group, error.rank, error.num_ranks, error.operation), ("world", group.rank, 2, operation))
-        tensor = torch.ones(2)
-        group.all_reduce(tensor)
-        same(tensor, torch.full((2,), 2.0), "and the group still works")
+def test_bad_input_is_refused_on_the_rank_that_erred(group: SharedMemoryGroup, case: tuple[str, Call, str]) -> None:
+    operation, call, text = case
+    with pytest.raises(phalanx.UsageError) as caught:
+        call(group)
+    error, first_line = caught.value, str(caught.value).splitlines()[0]
+    assert text in first_line
+    assert operation in first_line
+    assert 'group "world"' in first_line
+    assert isinstance(error, ValueError)
+    assert (error.group, error.rank, error.num_ranks, error.operation) == ("world", group.rank, 2, operation)
+    tensor = torch.ones(2)
+    group.all_reduce(tensor)
+    same(tensor, torch.full((2,), 2.0), "and the group still works")
 
-    world.run(program, *case)
 
-
-@worlds(2, fast=["thread"])
+@worlds(2)
+@pytest.mark.many_cases
 @pytest.mark.parametrize("case", BAD, ids=_id)
-def test_if_one_rank_erred_the_other_learns_it_at_once(world: World, case: tuple[str, Call, str]) -> None:
+def test_if_one_rank_erred_the_other_learns_it_at_once(group: SharedMemoryGroup, case: tuple[str, Call, str]) -> None:
     """In a rooted operation the one that others wait for errs: they need nothing from anybody else."""
-
-    def program(operation: str, call: Call, text: str) -> None:
-        group = phalanx.connect(timeout_s=30)
-        culprit = 0 if operation in ("broadcast", "scatter") else 1
-        watch = Stopwatch()
-        if group.rank == culprit:
-            contains(raised(phalanx.UsageError, call, group), text)
-        else:
-            error = raised(phalanx.PeerFailedError, VALID[operation], group)
-            contains(error, f"rank {culprit}", "had its arguments refused", text, f"mend the call on rank {culprit}")
-            equal((error.culprits, error.operation, error.rank), ((culprit,), operation, group.rank))
-        check(watch.seconds() < 2, watch.seconds())
-        group.barrier()
-
-    world.run(program, *case)
+    operation, call, text = case
+    culprit = 0 if operation in ("broadcast", "scatter") else 1
+    watch = Stopwatch()
+    if group.rank == culprit:
+        with pytest.raises(phalanx.UsageError, match=re.escape(text)):
+            call(group)
+    else:
+        with pytest.raises(phalanx.PeerFailedError) as caught:
+            VALID[operation](group)
+        assert f"rank {culprit}" in str(caught.value)
+        assert "had its arguments refused" in str(caught.value)
+        assert text in str(caught.value)
+        assert f"mend the call on rank {culprit}" in str(caught.value)
+        assert (caught.value.culprits, caught.value.operation, caught.value.rank) == ((culprit,), operation, group.rank)
+    assert watch.seconds() < 2
+    group.barrier()
 
 
 @worlds(3, 4)
 @pytest.mark.parametrize("count", [2, 300_000])
-def test_if_one_of_many_erred_all_others_learn_it_at_once(world: World, count: int) -> None:
-    def program() -> None:
-        group = phalanx.connect(timeout_s=30)
-        watch = Stopwatch()
-        if group.rank == 1:
-            raised(phalanx.UsageError, group.all_reduce, 5)
-        else:
-            error = raised(phalanx.PeerFailedError, group.all_reduce, torch.ones(count))
-            equal(error.culprits, (1,))
-        check(watch.seconds() < 2, watch.seconds())
-        tensor = torch.ones(count)
-        group.all_reduce(tensor)
-        same(tensor, torch.full((count,), float(group.size)), "and the group still works")
-
-    world.run(program)
+def test_if_one_of_many_erred_all_others_learn_it_at_once(group: SharedMemoryGroup, count: int) -> None:
+    watch = Stopwatch()
+    if group.rank == 1:
+        with pytest.raises(phalanx.UsageError):
+            group.all_reduce(5)
+    else:
+        with pytest.raises(phalanx.PeerFailedError) as caught:
+            group.all_reduce(torch.ones(count))
+        assert caught.value.culprits == (1,)
+    assert watch.seconds() < 2
+    tensor = torch.ones(count)
+    group.all_reduce(tensor)
+    same(tensor, torch.full((count,), float(group.size)), "and the group still works")
 
 
 @worlds(2)
-def test_an_asynchronous_call_is_refused_at_once_and_fails_the_peer_s_work(world: World) -> None:
-    def program() -> None:
-        group = phalanx.connect(timeout_s=30)
-        if group.rank == 1:
-            raised(phalanx.UsageError, group.all_reduce, "no tensor", async_op=True)
-        else:
-            work: Any = group.all_reduce(torch.ones(2), async_op=True)
-            equal(raised(phalanx.PeerFailedError, work.wait).culprits, (1,))
-            check(isinstance(work.exception(), phalanx.PeerFailedError))
-        group.barrier()
-
-    world.run(program)
+def test_an_asynchronous_call_is_refused_at_once_and_fails_the_peer_s_work(group: SharedMemoryGroup) -> None:
+    if group.rank == 1:
+        with pytest.raises(phalanx.UsageError):
+            group.all_reduce("no tensor", async_op=True)
+    else:
+        work: Any = group.all_reduce(torch.ones(2), async_op=True)
+        with pytest.raises(phalanx.PeerFailedError) as caught:
+            work.wait()
+        assert caught.value.culprits == (1,)
+        assert isinstance(work.exception(), phalanx.PeerFailedError)
+    group.barrier()
 
 
 @worlds(2)
 @pytest.mark.parametrize(
     "operation", [ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT, ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR]
 )
-def test_complex_numbers_have_no_order_and_no_bits(world: World, operation: ReduceOp) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        for dtype in (torch.complex64, torch.complex128):
-            error = raised(phalanx.UsageError, group.all_reduce, torch.ones(2, dtype=dtype), operation)
-            contains(error, f"all_reduce does not support {operation.name.lower()} on {str(dtype).split('.')[1]}")
-
-    world.run(program)
+def test_complex_numbers_have_no_order_and_no_bits(group: SharedMemoryGroup, operation: ReduceOp) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        told = f"all_reduce does not support {operation.name.lower()} on {str(dtype).split('.')[1]}"
+        with pytest.raises(phalanx.UsageError, match=told):
+            group.all_reduce(torch.ones(2, dtype=dtype), operation)
 
 
-@every_kind
-def test_arguments_of_the_wrong_kind_are_type_errors(kind: Kind) -> None:
-    def program() -> None:
-        group: Any = phalanx.connect()
-        contains(raised(TypeError, group.all_reduce), "all_reduce() missing required argument 'tensor'")
-        contains(raised(TypeError, group.all_reduce, torch.ones(1), bad=1), "unexpected keyword argument 'bad'")
-        contains(raised(TypeError, group.all_reduce, torch.ones(1), 0, 0, 0), "at most 2 positional arguments")
-        contains(raised(TypeError, group.all_reduce, torch.ones(1), tensor=1), "multiple values for argument 'tensor'")
-        contains(raised(TypeError, group.all_reduce, torch.ones(1), "sum"), "must be a ReduceOp")
-        contains(raised(TypeError, group.all_reduce, torch.ones(1), 99), "must be a ReduceOp")
-        contains(raised(TypeError, group.broadcast, torch.ones(1), "zero"), "'root' must be a whole number")
-        contains(raised(TypeError, group.barrier, timeout_s=-1), "must not be negative")
+@worlds(1)
+def test_arguments_of_the_wrong_kind_are_type_errors(group: Any) -> None:
+    with pytest.raises(TypeError, match=r"all_reduce\(\) missing required argument 'tensor'"):
+        group.all_reduce()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bad'"):
+        group.all_reduce(torch.ones(1), bad=1)
+    with pytest.raises(TypeError, match="at most 2 positional arguments"):
+        group.all_reduce(torch.ones(1), 0, 0, 0)
+    with pytest.raises(TypeError, match="multiple values for argument 'tensor'"):
+        group.all_reduce(torch.ones(1), tensor=1)
+    with pytest.raises(TypeError, match="must be a ReduceOp"):
+        group.all_reduce(torch.ones(1), "sum")
+    with pytest.raises(TypeError, match="must be a ReduceOp"):
+        group.all_reduce(torch.ones(1), 99)
+    with pytest.raises(TypeError, match="'root' must be a whole number"):
+        group.broadcast(torch.ones(1), "zero")
+    with pytest.raises(TypeError, match="must not be negative"):
+        group.barrier(timeout_s=-1)
 
-    run_ranks(kind, 1, program)
 
-
-@every_kind
-def test_numbers_too_large_for_a_rank_or_tag_are_refused(kind: Kind) -> None:
+@worlds(1)
+def test_numbers_too_large_for_a_rank_or_tag_are_refused(group: SharedMemoryGroup) -> None:
     """Cut to 32 bits they would be rank 0 and tag 1."""
-
-    def program() -> None:
-        group: Any = phalanx.connect(timeout_s=2)
-        for call in (
-            partial(group.broadcast, torch.ones(1), 2**32),
-            partial(group.send, torch.ones(1), 0, 2**32 + 1, async_op=True),
-        ):
-            try:
-                result = call()
-            except (phalanx.UsageError, TypeError, OverflowError):
-                continue
-            if result is None:
-                raise AssertionError("root 2**32 was taken for rank 0")
-            receive = group.recv(torch.zeros(1), 0, 1, async_op=True)
-            raised(phalanx.OperationTimeoutError, receive.wait, 0.05)
-
-    run_ranks(kind, 1, program)
+    with pytest.raises(TypeError, match="'root' is out of range"):
+        group.broadcast(torch.ones(1), 2**32)
+    sent = group.send(torch.ones(1), 0, 2**32 + 1, async_op=True)  # tags have 64 bits
+    with pytest.raises(phalanx.OperationTimeoutError):
+        group.recv(torch.zeros(1), 0, 1, async_op=True).wait(0.05)
+    group.recv(torch.zeros(1), 0, 2**32 + 1, async_op=True).wait()
+    sent.wait()
 
 
-@every_kind
-def test_split_sizes_that_are_no_numbers_are_refused(kind: Kind) -> None:
-    def program() -> None:
-        group: Any = phalanx.connect(timeout_s=5)
+@worlds(2)
+def test_split_sizes_that_are_no_numbers_are_refused(group: SharedMemoryGroup) -> None:
+    with pytest.raises(phalanx.UsageError, match="split sizes must be whole numbers"):
+        group.all_to_all_single(torch.ones(2), torch.ones(2), ["a", "b"], [1, 1])  # type: ignore[list-item]
+
+
+@worlds(2)
+def test_a_closed_group_refuses_everything(group: SharedMemoryGroup) -> None:
+    group.barrier()
+    group.close()
+    assert group.is_closed
+    assert "closed" in repr(group)
+    group.close()
+    for operation, call in VALID.items():
+        with pytest.raises(phalanx.ClosedError) as caught:
+            call(group)
+        assert f'{operation} of group "world": the group is closed' in str(caught.value)
+        assert "phalanx.connect()" in str(caught.value)
+        assert (caught.value.operation, caught.value.group, caught.value.rank) == (operation, "world", group.rank)
+    with pytest.raises(phalanx.ClosedError):
+        group.send(torch.ones(1), 0)
+    with pytest.raises(phalanx.ClosedError):
+        group.recv(torch.ones(1), 0)
+    with pytest.raises(phalanx.ClosedError):
+        group.all_gather_object(1)
+    with pytest.raises(phalanx.ClosedError):
+        group.split([0, 1], timeout_s=1)
+    with pytest.raises(phalanx.ClosedError):
+        group.empty(3, timeout_s=1)
+
+
+@pytest.mark.ranks(2)
+def test_a_child_made_by_fork_is_not_the_rank(group: SharedMemoryGroup) -> None:
+    group.barrier()
+    pid = os.fork()
+    if pid == 0:
         try:
-            group.all_to_all_single(torch.ones(2), torch.ones(2), ["a", "b"], [1, 1])
-        except (phalanx.UsageError, TypeError) as error:
-            contains(error, "split")
-        else:
-            raise AssertionError("nothing was raised")
-
-    run_ranks(kind, 2, program)
-
-
-@every_kind
-def test_a_closed_group_refuses_everything(kind: Kind) -> None:
-    def program() -> None:
-        group = phalanx.connect()
-        group.barrier()
-        group.close()
-        check(group.is_closed)
-        contains(repr(group), "closed")
-        group.close()
-        for operation, call in VALID.items():
-            error = raised(phalanx.ClosedError, call, group)
-            contains(error, f'{operation} of group "world": the group is closed', "phalanx.connect()")
-            equal((error.operation, error.group, error.rank), (operation, "world", group.rank))
-        raised(phalanx.ClosedError, group.send, torch.ones(1), 0)
-        raised(phalanx.ClosedError, group.recv, torch.ones(1), 0)
-        raised(phalanx.ClosedError, group.all_gather_object, 1)
-        raised(phalanx.ClosedError, group.split, [0, 1], timeout_s=1)
-        raised(phalanx.ClosedError, group.empty, 3, timeout_s=1)
-
-    run_ranks(kind, 2, program)
+            error = raised(phalanx.ClosedError, group.all_reduce, torch.ones(1))
+            contains(error, "this process was forked from the rank", "child processes make their own")
+            os._exit(7)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    tensor = torch.ones(1)
+    group.all_reduce(tensor)
+    same(tensor, torch.full((1,), 2.0), "the rank itself goes on")
 
 
-def test_a_child_made_by_fork_is_not_the_rank() -> None:
-    def program() -> int:
-        group = phalanx.connect()
-        group.barrier()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                error = raised(phalanx.ClosedError, group.all_reduce, torch.ones(1))
-                contains(error, "this process was forked from the rank", "child processes make their own")
-                os._exit(7)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(pid, 0)
-        tensor = torch.ones(1)
-        group.all_reduce(tensor)
-        same(tensor, torch.full((1,), 2.0), "the rank itself goes on")
-        return os.waitstatus_to_exitcode(status)
-
-    assert run_ranks("process", 2, program) == [7, 7]
-
-
+@pytest.mark.ranks(2)
 def test_a_child_that_ends_in_good_order_does_not_close_the_parent_s_group() -> None:
-    def program() -> int:
-        group = phalanx.connect(timeout_s=10)
-        tensor = torch.ones(200_000)
-        group.all_reduce(tensor, async_op=True).wait()  # the group has a thread of its own now
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(3)  # a child that hangs ends by this signal
-            del group
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        group.all_reduce(tensor, async_op=True).wait()
-        same(tensor, torch.full((200_000,), 4.0))
-        return os.waitstatus_to_exitcode(status)
-
-    assert run_ranks("process", 2, program) == [0, 0]
+    group = phalanx.connect()  # not the fixture, which would keep it
+    tensor = torch.ones(200_000)
+    group.all_reduce(tensor, async_op=True).wait()  # the group has a thread of its own now
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(3)  # a child that hangs ends by this signal
+        del group
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    group.all_reduce(tensor, async_op=True).wait()
+    same(tensor, torch.full((200_000,), 4.0))

@@ -23,6 +23,8 @@ class LaunchContext:
         failure: What its function raised.
         announce: Told of the memory of every group in which this rank is the first, for whoever watches from outside.
         interceptor: Told of every operation of this rank before it runs: `interceptor(name, args, kwargs)`.
+        tell: Told of a fault that a test has asked for, such as "lost", before it strikes.
+        own: What parts of phalanx keep for this rank, by their names.
     """
 
     rank: int
@@ -34,6 +36,8 @@ class LaunchContext:
     failure: BaseException | None = None
     announce: Callable[[int], None] | None = None
     interceptor: Callable[[str, tuple[Any, ...], dict[str, Any]], None] | None = None
+    tell: Callable[[str], None] | None = None
+    own: dict[str, Any] = field(default_factory=dict)
 
 
 # A rank is a thread or a process: in a process all threads share its context.

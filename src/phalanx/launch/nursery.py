@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 from phalanx.errors import InternalError
 from phalanx.launch.rank_process import Job
@@ -23,15 +24,20 @@ _PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.arg
 
 
 class ZygoteClient:
-    """A running zygote. Threads may share it."""
+    """A running zygote. Threads may share it.
 
-    def __init__(self) -> None:
+    Args:
+        program: Python code that becomes one; it finds its socket's number in sys.argv[1].
+        arguments: What else it finds there.
+    """
+
+    def __init__(self, program: str = _PROGRAM, arguments: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()  # guards the control socket: one job at a time goes through it
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                [sys.executable, "-c", program, str(theirs.fileno()), *arguments],
                 pass_fds=[theirs.fileno()],
                 env=copy_environment(**_SINGLE_THREADED),
                 stdin=subprocess.DEVNULL,

@@ -46,7 +46,15 @@ def run_processes(
         payload = pack(task)
     except Exception as error:
         raise UsageError(f"spawn: the function or its arguments can't be sent to the ranks: {error}") from error
-    job = Job(
+    job = make_job(payload, num_ranks, meeting, num_threads)
+    with _Watch(num_ranks, segment, limits) as watch:
+        watch.start(job)
+        return watch.run(limits.timeout_s)
+
+
+def make_job(payload: bytes, num_ranks: int, meeting: str, num_threads: int) -> Job:
+    """Describe ranks that look like this process to the functions they run."""
+    return Job(
         num_ranks=num_ranks,
         payload=payload,
         environment=copy_environment(),
@@ -56,9 +64,6 @@ def run_processes(
         meeting=meeting,
         num_threads=torch_threads(num_threads),
     )
-    with _Watch(num_ranks, segment, limits) as watch:
-        watch.start(job)
-        return watch.run(limits.timeout_s)
 
 
 class _Watch:
@@ -92,7 +97,7 @@ class _Watch:
 
     def start(self, job: Job) -> None:
         pipes = [os.pipe() for _ in range(self._num_ranks)]
-        streams = [_stream_descriptor(number) for number in range(3)]
+        streams = [stream_descriptor(number) for number in range(3)]
         try:
             writers = [writer for _, writer in pipes]
             shared = [self._zygote_socket.fileno(), self._segment.descriptor, *streams]
@@ -196,7 +201,8 @@ class _Watch:
         self._has_terminated = True
 
 
-def _stream_descriptor(number: int) -> int:
+def stream_descriptor(number: int) -> int:
+    """Return a copy of one of the standard streams; of nothing where it is closed."""
     try:
         return os.dup(number)
     except OSError:  # closed in this process

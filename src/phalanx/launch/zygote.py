@@ -17,6 +17,7 @@ import selectors
 import signal
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.launch.rank_process import Job, run_rank
@@ -161,13 +162,19 @@ class _Zygote:
         self._nurseries.remove(nursery)
 
 
-def main(descriptor: int) -> None:
-    """Import what ranks need, say so, and fork them on demand until the caller is gone."""
+def main(descriptor: int, prepare: Callable[[], None] = lambda: None) -> None:
+    """Import what ranks need, say so, and fork them on demand until the caller is gone.
+
+    Args:
+        descriptor: The control socket.
+        prepare: What else to do before ranks are forked.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
     gc.disable()  # an import makes hundreds of thousands of objects that stay: looking through them takes a fifth of it
     for name in PRELOADED:
         importlib.import_module(name)
+    prepare()
     gc.freeze()  # nor need every rank look through them, and so copy the pages they are on
     gc.enable()
     num_threads = len(os.listdir("/proc/self/task"))

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.diagnosis import words
 from phalanx.engine import GroupSegment
@@ -21,12 +21,22 @@ from phalanx.testing.rank_report import RankReport
 from phalanx.testing.sightings import Sightings
 from phalanx.testing.stacks import ask_for_stacks, innermost_place, show_stacks
 
+_CLEAN = ("passed", "skipped", "xfailed", "rejected")
 # A rank that was told of a failure and sits in an operation returns at once; one that computes gets this long.
 _EXIT_PATIENCE_S = 5.0
 
 
-# Lets a rank have the terminal, and returns when it is done with it.
-Interact = Callable[[Member], None]
+class Terminal(Protocol):
+    """Where ranks can be debugged, one at a time."""
+
+    def lend(self, member: Member) -> None:
+        """Let a rank have it."""
+
+    def wait(self, member: Member) -> None:
+        """Wait until the rank is done with it, or gone."""
+
+    def take_back(self) -> None:
+        """Use it again."""
 
 
 @dataclass
@@ -69,9 +79,27 @@ class Ending:
         """Tell whether it failed only because another rank had."""
         return self.was_ended or (self.report is not None and bool(self.report.waited_in))
 
-    def is_clean(self) -> bool:
-        """Tell whether the rank can run another task."""
-        return self.report is not None and self.report.outcome in ("passed", "skipped") and not self.report.left_behind
+    def is_clean(self, *, also_failed: bool) -> bool:
+        """Tell whether the rank can run another task; `also_failed` when it has only raised."""
+        if self.report is None or self.report.left_behind:
+            return False
+        return self.report.outcome in _CLEAN or (also_failed and self.report.outcome == "failed")
+
+
+class TaskInterrupted(Exception):
+    """A task was ended from outside.
+
+    Attributes:
+        endings: What the ranks were doing.
+        reason: What was raised in this process.
+        seconds: How long the task had run.
+    """
+
+    def __init__(self, endings: list[Ending], reason: BaseException, seconds: float) -> None:
+        super().__init__(str(reason))
+        self.endings = endings
+        self.reason = reason
+        self.seconds = seconds
 
 
 class Crew:
@@ -79,12 +107,16 @@ class Crew:
 
     Args:
         members: The ranks, in order.
-        interact: Told when a rank wants the terminal: gets it, and returns when the rank is done with it.
+        terminal: What ranks that are debugged share.
+        on_close: Called at the end.
     """
 
-    def __init__(self, members: Sequence[Member], interact: Interact) -> None:
+    def __init__(
+        self, members: Sequence[Member], terminal: Terminal, on_close: Callable[[], None] = lambda: None
+    ) -> None:
         self.members = list(members)
-        self._interact = interact
+        self._terminal = terminal
+        self._on_close = on_close
 
     def send(self, task: bytes, segment: GroupSegment) -> None:
         """Give every rank a task, and the memory of its world.
@@ -94,14 +126,23 @@ class Crew:
         """
         for member in self.members:
             member.files.clear()
-            member.line.notify("task", descriptor=segment.descriptor)
+            member.line.notify("task", len(self.members), descriptor=segment.descriptor)
             member.line.send(task)
 
     def wait(self, segment: GroupSegment, *, timeout_s: float, grace_s: float) -> list[Ending]:
-        """Wait until the task is done on every rank, or can't be."""
-        watch = _Watch(self.members, Sightings(segment), self._interact, grace_s)
+        """Wait until the task is done on every rank, or can't be.
+
+        Raises:
+            TaskInterrupted: Somebody has ended the test from outside.
+        """
+        watch = _Watch(self.members, Sightings(segment), self._terminal, grace_s)
+        start = time.monotonic()
         try:
-            return watch.run(time.monotonic() + timeout_s)
+            return watch.run(start + timeout_s)
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as reason:  # pytest's own, such as the alarm of pytest-timeout
+            raise TaskInterrupted(watch.abandon(), reason, time.monotonic() - start) from reason
         finally:
             watch.close()
 
@@ -111,6 +152,7 @@ class Crew:
             member.signal(signal.SIGKILL)
         for member in self.members:
             member.close()
+        self._on_close()
 
 
 class _Watch:
@@ -120,12 +162,14 @@ class _Watch:
         self,
         members: Sequence[Member],
         sightings: Sightings,
-        interact: Interact,
+        terminal: Terminal,
         grace_s: float,
     ) -> None:
         self._members = {member.rank: member for member in members}
         self._sightings = sightings
-        self._interact = interact
+        self._terminal = terminal
+        self._owner: int | None = None  # the rank that has the terminal
+        self._wanting: list[int] = []  # ranks that stand at a breakpoint and wait for it
         self._grace_s = grace_s
         self._endings = {rank: Ending(rank) for rank in self._members}
         self._open = set(self._members)  # ranks that have neither reported nor died
@@ -144,16 +188,27 @@ class _Watch:
 
     def run(self, deadline: float) -> list[Ending]:
         while self._open - self._stalled or (self._open and self._free_at is not None):
+            start, is_debugged = time.monotonic(), self._owner is not None
             until = deadline if self._free_at is None else min(deadline, self._free_at)
-            for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+            for key, _ in self._selector.select(None if is_debugged else max(0.0, until - start)):
                 serve, member = key.data
                 deadline += serve(member) or 0.0
             now = time.monotonic()
-            if now >= deadline:
+            if is_debugged:
+                deadline += now - start  # a person takes the time
+            elif now >= deadline:
                 self._end_open(is_late=True)
             elif self._free_at is not None and now >= self._free_at:
                 self._end_open(is_late=False)
         self._end_stalled()
+        return self._collect()
+
+    def abandon(self) -> list[Ending]:
+        """End what still runs."""
+        self._end_open(is_late=True)
+        return self._collect()
+
+    def _collect(self) -> list[Ending]:
         for rank, ending in self._endings.items():
             ending.out, ending.err = self._members[rank].files.read()
         return [self._endings[rank] for rank in sorted(self._endings)]
@@ -177,11 +232,12 @@ class _Watch:
             elif what[0] == "stalled":
                 self._endings[member.rank].was_planned = True
                 self._stalled.add(member.rank)
-            elif what[0] == "interact":
+            elif what[0] == "breakpoint":
+                self._wanting.append(member.rank)
+                self._pass_terminal()
+            elif what[0] == "post mortem":
                 start = time.monotonic()
-                self._signal_others(member.rank, signal.SIGSTOP)
-                self._interact(member)
-                self._signal_others(member.rank, signal.SIGCONT)
+                self._debug_failure(member)
                 spent += time.monotonic() - start
             close_descriptor(descriptor)
 
@@ -203,6 +259,20 @@ class _Watch:
             self._free_others(member.rank, report.headline)
         return False
 
+    def _pass_terminal(self) -> None:
+        """Let the next rank have the terminal. The others go on: it may step over an operation."""
+        if self._owner is None and self._wanting:
+            self._owner = self._wanting.pop(0)
+            self._terminal.lend(self._members[self._owner])
+
+    def _debug_failure(self, member: Member) -> None:
+        """Let a rank that has failed have the terminal, and park the others meanwhile."""
+        self._signal_others(member.rank, signal.SIGSTOP)
+        self._terminal.lend(member)
+        self._terminal.wait(member)
+        self._terminal.take_back()
+        self._signal_others(member.rank, signal.SIGCONT)
+
     def _take_report(self, member: Member) -> None:
         self._read_report(member)
 
@@ -218,6 +288,7 @@ class _Watch:
             ending = self._endings[member.rank]
             ending.doing = self._sightings.doing(member.pid)
             ending.stacks = show_stacks(member.files.read_stacks().splitlines())
+            ending.was_planned = ending.was_planned or member.may_end(status or 0)
             if not ending.was_planned:
                 self._free_others(member.rank, words.death(status or 0))
         elif status:
@@ -228,6 +299,10 @@ class _Watch:
         self._num_ended += 1
         ending = self._endings[member.rank]
         ending.report, ending.status, ending.when = report, status, self._num_ended
+        if member.rank == self._owner:
+            self._terminal.take_back()
+            self._owner = None
+            self._pass_terminal()
 
     def _free_others(self, rank: int, why: str) -> None:
         """Let ranks that wait in an operation raise now; those that don't get a grace."""

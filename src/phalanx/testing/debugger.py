@@ -1,4 +1,4 @@
-"""pytest's debugger on a rank: the failing rank gets the terminal, the others are parked meanwhile."""
+"""pytest's debugger on a rank: after a failure, with the other ranks parked, or at a breakpoint, while they go on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from _pytest.debugging import _enter_pdb, pytestPDB
 
 from phalanx.testing.line import Line
 from phalanx.testing.member import Member
@@ -20,6 +21,10 @@ class Debugger:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        invoked = config.pluginmanager.getplugin("pdbinvoke")
+        if invoked is not None:
+            config.pluginmanager.unregister(invoked)
+            config.pluginmanager.register(_UnlessOnRanks(invoked), "pdbinvoke")
 
     def on_rank(self, item: Any, line: Line) -> Callable[[Any, Any], None] | None:
         """Prepare a rank: `breakpoint()` works there, and with --pdb so does a failure.
@@ -27,57 +32,87 @@ class Debugger:
         Returns:
             What to call with a failure; None when it shall not be debugged.
         """
-        inner = sys.breakpointhook
+        has_terminal = False
+        debugger: Any = pytestPDB
 
-        def breakpointhook(*args: Any, **kwargs: Any) -> Any:
-            # pdb goes on by itself after its prompt: the terminal stays with this rank until the test ends.
-            self._take_terminal(line)
-            return inner(*args, **kwargs)
+        def breakpointhook(*args: Any, **kwargs: Any) -> None:
+            nonlocal has_terminal
+            if not has_terminal:  # from now on, until the test ends
+                _ask_for_terminal(line, "breakpoint")
+                has_terminal = True
+            debugger._init_pdb("set_trace", *args, **kwargs).set_trace(sys._getframe().f_back)
 
         sys.breakpointhook = breakpointhook
         if not self._config.getoption("usepdb", False):
             return None
 
         def debug(failure: Any, report: Any) -> None:
-            self._take_terminal(line)
-            from _pytest.debugging import _enter_pdb
-
+            if not has_terminal:
+                _ask_for_terminal(line, "post mortem")
             called: Any = pytest.CallInfo(None, failure, start=0.0, stop=0.0, duration=0.0, when="call", _ispytest=True)
             shown = pytest.TestReport.from_item_and_call(item, called)
-            capturing = self._config.pluginmanager.getplugin("capturemanager")
-            if capturing is not None:
-                capturing.suspend_global_capture(in_=True)
+            if self._capturing is not None:
+                self._capturing.suspend_global_capture(in_=True)
             try:
                 _enter_pdb(item, failure, shown)
+            except pytest.exit.Exception:
+                report.wants_exit = True
             finally:
-                line.notify("done")
+                if not has_terminal:
+                    line.notify("done")
 
         return debug
 
-    def lend_terminal(self, member: Member) -> None:
-        """Let a rank have the terminal until it is done or gone."""
-        capturing = self._config.pluginmanager.getplugin("capturemanager")
-        if capturing is not None:
-            capturing.suspend_global_capture(in_=True)
+    def lend(self, member: Member) -> None:
+        """Let a rank have the terminal."""
+        if self._capturing is not None:
+            self._capturing.suspend_global_capture(in_=True)
         writer = self._config.get_terminal_writer()
         writer.line()
-        writer.sep(">", f"rank {member.rank} has the terminal, the other ranks are parked")
+        writer.sep(">", f"rank {member.rank} has the terminal")
         writer.flush()
         _give_foreground(member.pid)
         member.line.notify("yours")
+
+    def wait(self, member: Member) -> None:
+        """Wait until the rank is done with it, or gone."""
         with selectors.DefaultSelector() as selector:
             selector.register(member.watch, selectors.EVENT_READ)
             selector.register(member.line.side, selectors.EVENT_READ)
             selector.select()
         if member.is_running():
             member.line.receive_notice()
-        _give_foreground(os.getpgrp())
-        if capturing is not None:
-            capturing.resume_global_capture()
 
-    def _take_terminal(self, line: Line) -> None:
-        line.notify("interact")
-        line.receive_notice()
+    def take_back(self) -> None:
+        """Use it for pytest's own output again."""
+        _give_foreground(os.getpgrp())
+        if self._capturing is not None:
+            self._capturing.resume_global_capture()
+
+    @property
+    def _capturing(self) -> Any:
+        return self._config.pluginmanager.getplugin("capturemanager")
+
+
+def _ask_for_terminal(line: Line, why: str) -> None:
+    line.notify(why)
+    line.receive_notice()
+
+
+class _UnlessOnRanks:
+    """pytest's own way into the debugger, but for tests on ranks: there is nothing to see in this process."""
+
+    def __init__(self, invoked: Any) -> None:
+        self._invoked = invoked
+
+    def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+        """Debug a failure of this process."""
+        if node.get_closest_marker("ranks") is None or call.when != "call":
+            self._invoked.pytest_exception_interact(node, call, report)
+
+    def pytest_internalerror(self, excinfo: Any) -> None:
+        """Debug pytest itself."""
+        self._invoked.pytest_internalerror(excinfo)
 
 
 def _give_foreground(group: int) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, Ending, Interact, wait_for_exit
+from phalanx.testing.crew import Crew, Ending, Terminal, wait_for_exit
 from phalanx.testing.line import Line
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
@@ -20,7 +20,7 @@ from phalanx.testing.rank_report import RankReport
 
 
 def run_forked(
-    run: Callable[[Line], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, interact: Interact
+    run: Callable[[Line], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, terminal: Terminal
 ) -> list[Ending]:
     """Fork ranks, have each run the task, and wait for their end.
 
@@ -29,7 +29,7 @@ def run_forked(
         num_ranks: How many.
         timeout_s: How long it may take.
         redirect: Whether ranks print into files of their own.
-        interact: What to do when a rank wants the terminal.
+        terminal: What ranks that are debugged share.
     """
     with new_world(num_ranks) as segment, claim_port() as port:
         meeting = new_meeting()
@@ -38,7 +38,7 @@ def run_forked(
             place = Place(rank, num_ranks, meeting, port)
             line.send(packed(take_part(place, segment.descriptor, line, lambda: run(line))))
 
-        crew = fork_crew(main, num_ranks, redirect=redirect, interact=interact)
+        crew = fork_crew(main, num_ranks, redirect=redirect, terminal=terminal)
         try:
             endings = crew.wait(segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
             wait_for_exit(crew.members)
@@ -50,7 +50,7 @@ def run_forked(
     return endings
 
 
-def fork_crew(main: Callable[[int, Line], None], num_ranks: int, *, redirect: bool, interact: Interact) -> Crew:
+def fork_crew(main: Callable[[int, Line], None], num_ranks: int, *, redirect: bool, terminal: Terminal) -> Crew:
     """Fork ranks that each run `main(rank, line)` and end."""
     members: list[Member] = []
     try:
@@ -64,7 +64,7 @@ def fork_crew(main: Callable[[int, Line], None], num_ranks: int, *, redirect: bo
         for member in members:
             member.close()
         raise
-    return Crew(members, interact)
+    return Crew(members, terminal)
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class Member:
         line: The crew's end of the line to it.
         files: What it prints.
         is_child: Whether it is a child of this process, which must reap it.
+        may_end: Tells of an exit status whether that is no failure although the rank has reported nothing.
     """
 
     rank: int
@@ -47,6 +48,7 @@ class Member:
     line: Line
     files: OutputFiles
     is_child: bool = True
+    may_end: Callable[[int], bool] = lambda status: False
     inbox: Inbox = field(default_factory=Inbox)
     status: int | None = None  # exit code or 256 + signal, once it has ended
 

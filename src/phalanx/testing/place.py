@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.launch.context import LaunchContext, set_process_context
 from phalanx.settings import set_environment
-from phalanx.testing import left_behind
+from phalanx.testing import coverage_of_ranks, left_behind
 from phalanx.testing.line import Line
 from phalanx.testing.rank_report import RankReport
 
@@ -36,6 +36,7 @@ class Place:
         context = LaunchContext(self.rank, self.size, descriptor, is_thread, self.meeting)
         if line is not None:
             context.announce = lambda memory: line.notify("group", descriptor=memory)
+            context.tell = line.notify
         return context
 
 
@@ -45,6 +46,7 @@ def take_part(place: Place, descriptor: int, line: Line, run: Callable[[], RankR
     _set_variables(place)
     report = run()
     report.left_behind += left_behind.end_child_processes()
+    report.coverage = coverage_of_ranks.collect()
     if report.outcome != "failed":
         leave_groups()
     return report

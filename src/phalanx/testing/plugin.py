@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.testing import fixtures
+from phalanx.testing import coverage_of_ranks, fixtures
+from phalanx.testing.examples import allow_fixtures_of_ranks, is_hypothesis_test
 from phalanx.testing.fixtures import device, group, process_group, rank, rank_tmp_path, world_size
 from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_marker
 from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
@@ -30,7 +31,7 @@ _VERDICT = pytest.StashKey[Verdict]()
 _RUNNER = pytest.StashKey[Runner]()
 # pytest's own fixtures that hold a stream or a patch of their process: every rank needs its own.
 _CAPTURING = ("capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys")
-_OF_WARM_RANKS = ("monkeypatch", "caplog", "recwarn")
+_OF_WARM_RANKS = ("monkeypatch", "caplog", "recwarn", "record_property")
 
 
 class RanksWarning(pytest.PytestWarning):
@@ -48,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ranks_timeout", "seconds that a test on ranks may take", default="60")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and read the defaults once."""
     config.addinivalue_line(
@@ -134,6 +136,8 @@ def _reason_against(item: pytest.Item) -> str:
                 "phalanx.testing.unittest.MultiProcessTestCase"
             )
         item.config.stash[_RUNNER].check(plan)
+        if is_hypothesis_test(item):
+            allow_fixtures_of_ranks(item)
     except UsageError as error:
         return str(error)
     return ""
@@ -178,8 +182,11 @@ def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: d
 def _is_method(function: Any, item: Any) -> bool:
     """Tell whether a fixture's function still has to be bound to the test's instance."""
     cls = getattr(item, "cls", None)
-    name = getattr(function, "__name__", "")
-    return cls is not None and getattr(cls, name, None) is not None and not hasattr(function, "__self__")
+    if cls is None:
+        return False
+    if hasattr(function, "__self__"):
+        return isinstance(function.__self__, cls)
+    return getattr(cls, getattr(function, "__name__", ""), None) is not None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -191,24 +198,51 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     assert plan is not None
     runner = pyfuncitem.config.stash[_RUNNER]
     values = {name: value for name, value in pyfuncitem.funcargs.items() if not isinstance(value, OnRanksOnly)}
+    deferred = list(pyfuncitem.stash[_DEFERRED].values())
+    reason = ""
     try:
-        verdict = runner.run(pyfuncitem, plan, values, list(pyfuncitem.stash[_DEFERRED].values()))
+        if is_hypothesis_test(pyfuncitem):
+            _run_examples(runner, pyfuncitem, plan, values, deferred)
+            return True
+        verdict = runner.run(pyfuncitem, plan, values, deferred)
     except UsageError as error:
         reason = str(error)
-    else:
-        reason = ""
+        if pyfuncitem.stash.get(_VERDICT, None) is not None:
+            raise  # an example of Hypothesis's raised it
     if reason:
         pytest.fail(reason, pytrace=False)
-    pyfuncitem.stash[_VERDICT] = verdict
-    _pass_on_warnings(verdict, pyfuncitem)
+    _keep(pyfuncitem, verdict)
     log_subtests(pyfuncitem, verdict)
     if verdict.outcome == "skipped":
         raise pytest.skip.Exception(verdict.reason, _use_item_location=True)
     if verdict.outcome == "xfailed":
         raise pytest.xfail.Exception(verdict.reason)
+    if verdict.interruption is not None:
+        raise verdict.interruption
+    if any(ending.report is not None and ending.report.wants_exit for ending in verdict.endings):
+        pytest.exit("Quitting debugger")
     if verdict.outcome == "failed":
         raise verdict.error()
     return True
+
+
+def _run_examples(
+    runner: Runner, item: pytest.Function, plan: Plan, values: dict[str, Any], deferred: list[DeferredFixture]
+) -> None:
+    """Let Hypothesis choose examples; it raises what the smallest failing one raised."""
+    given = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    with runner.examples(item, plan, values, deferred, lambda verdict: _keep(item, verdict)):
+        item.obj(**given)
+
+
+def _keep(item: pytest.Function, verdict: Verdict) -> None:
+    """Take over what the ranks brought home."""
+    item.stash[_VERDICT] = verdict
+    for ending in verdict.endings:
+        if ending.report is not None:
+            coverage_of_ranks.add(ending.report.coverage)
+            item.user_properties += [each for each in ending.report.properties if each not in item.user_properties]
+    _pass_on_warnings(verdict, item)
 
 
 def _pass_on_warnings(verdict: Verdict, item: pytest.Item) -> None:
@@ -238,7 +272,8 @@ def pytest_runtest_makereport(
     verdict = item.stash.get(_VERDICT, None)
     if call.when == "call" and verdict is not None:
         if report.outcome == "failed" and verdict.outcome == "failed":
-            report.longrepr = RanksShown(verdict)
+            notes = getattr(call.excinfo.value, "__notes__", []) if call.excinfo is not None else []
+            report.longrepr = RanksShown(verdict, notes)
         report.sections += output_sections(verdict.endings)
         del item.stash[_VERDICT]
     return report

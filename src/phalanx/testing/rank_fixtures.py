@@ -39,6 +39,10 @@ class DeferredFixture:
         return self.parameter is not _NO_PARAMETER
 
 
+class OnRanksOnlyError(UsageError, AttributeError):
+    """A fixture of the ranks was used in pytest's own process."""
+
+
 class OnRanksOnly:
     """Stands for a fixture's value where there are no ranks."""
 
@@ -46,7 +50,7 @@ class OnRanksOnly:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        raise UsageError(
+        raise OnRanksOnlyError(
             f"fixture '{self._name}' has a value on the ranks only, not in pytest's own process; a fixture that needs "
             f"it must name it as an argument, then it runs on the ranks too"
         )
@@ -145,7 +149,7 @@ class RankSetup:
         arguments = {name: request if name == "request" else self.value(name) for name in fixture.arguments}
         function = fixture.function
         if fixture.takes_instance and self.instance is not None:
-            function = function.__get__(self.instance)
+            function = getattr(function, "__func__", function).__get__(self.instance)
         if inspect.isasyncgenfunction(function):
             generator = function(**arguments)
             self.add_finalizer(lambda: self._run_async(anext(generator, None)))

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from phalanx.errors import AbortedError, PeerError, PhalanxError
 from phalanx.launch.sending import pack_exception
 
-Outcome = Literal["passed", "failed", "skipped", "xfailed"]
+# "rejected": Hypothesis shall try another example.
+Outcome = Literal["passed", "failed", "skipped", "xfailed", "rejected"]
 
 
 @dataclass
@@ -39,6 +40,9 @@ class RankReport:
         warnings: What was warned of.
         subtests: Results of its subtests.
         left_behind: Threads and processes that it did not end.
+        properties: What record_property() was told.
+        coverage: What coverage.py measured.
+        wants_exit: The user has left the debugger with "quit": the whole session shall end.
     """
 
     outcome: Outcome
@@ -53,6 +57,9 @@ class RankReport:
     warnings: list[CaughtWarning] = field(default_factory=list)
     subtests: list[Any] = field(default_factory=list)
     left_behind: list[str] = field(default_factory=list)
+    properties: list[tuple[str, object]] = field(default_factory=list)
+    coverage: bytes = b""
+    wants_exit: bool = False
 
 
 def report_failure(error: BaseException, shown: Any = None) -> RankReport:

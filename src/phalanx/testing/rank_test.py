@@ -18,10 +18,14 @@ from typing import Any
 import pytest
 
 from phalanx.launch.context import mark_failed
+from phalanx.testing.faults import RankLost
 from phalanx.testing.left_behind import find_threads, note_threads
 from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
 from phalanx.testing.rank_report import CaughtWarning, RankReport, report_failure
 from phalanx.testing.rank_subtests import RankSubtests
+
+# Python 3.11's parser counts its depth per process: threads that parse at the same time confuse it.
+_showing = threading.Lock()
 
 
 @dataclass
@@ -41,7 +45,9 @@ class RankTest:
     deferred: Sequence[DeferredFixture]
     is_thread: bool = False
     debug: Callable[[Any, Any], None] | None = None
-    inner: Callable[..., Any] | None = None  # instead of the test's function: one example of it
+    capture: Callable[[], Any] | None = None  # what a thread gets as capsys
+    inner: Callable[..., Any] | None = None  # with Hypothesis: what takes an example
+    example: Mapping[str, Any] = field(default_factory=dict)
     _runner: asyncio.Runner | None = field(default=None, repr=False)
 
     def run(self) -> RankReport:
@@ -49,8 +55,11 @@ class RankTest:
         threads = note_threads()
         # Threads share the list of filters; there pytest's own recording sees the warnings.
         recording: Any = contextlib.nullcontext([]) if self.is_thread else warnings.catch_warnings(record=True)
+        num_properties = len(self.item.user_properties)
         with recording as caught, _logging(self.item) as log:
             report = self._run()
+        if not self.is_thread:
+            report.properties = self.item.user_properties[num_properties:]
         report.warnings = [
             CaughtWarning(str(found.message), found.category, found.filename, found.lineno) for found in caught or []
         ]
@@ -76,10 +85,15 @@ class RankTest:
         return report
 
     def _call(self, setup: RankSetup, subtests: RankSubtests, instance: Any) -> None:
-        special = {"subtests": subtests} if "subtests" in self.values else {}
+        special: dict[str, Any] = {"subtests": subtests} if "subtests" in self.values else {}
+        if self.capture is not None and "capsys" in self.values:
+            special["capsys"] = self.capture()
         setup.set_up([fixture for fixture in self.deferred if fixture.name not in special])
         arguments = {name: special.get(name) or setup.value(name) for name in self.item._fixtureinfo.argnames}
-        function = self.inner or _plain_function(self.item, instance)
+        function = _plain_function(self.item, instance)
+        if self.inner is not None:
+            function = self.inner if instance is None else self.inner.__get__(instance)
+            arguments |= self.example
         result = function(**arguments)
         if inspect.isawaitable(result):
             self.run_async(result)
@@ -91,13 +105,20 @@ class RankTest:
             return RankReport("skipped", headline=str(skip))
         except pytest.xfail.Exception as failing:
             return RankReport("xfailed", headline=str(failing))
+        except RankLost:  # a fault that the test asked for
+            raise
+        except Exception as error:
+            if type(error).__name__ == "UnsatisfiedAssumption":  # Hypothesis's assume() and reject()
+                return RankReport("rejected", headline="Hypothesis rejected the example")
+            return self._fail(error)
         except BaseException as error:
             return self._fail(error)
         return RankReport("passed")
 
     def _fail(self, error: BaseException) -> RankReport:
         failure = pytest.ExceptionInfo.from_exception(error)
-        report = report_failure(error, self.item.repr_failure(failure))
+        with _showing if self.is_thread else contextlib.nullcontext():
+            report = report_failure(error, self.item.repr_failure(failure))
         crash = getattr(getattr(report.shown, "reprcrash", None), "lineno", None)
         if crash is not None:
             report.place = f"{report.shown.reprcrash.path}:{crash}"

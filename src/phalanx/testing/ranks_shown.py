@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from _pytest._code.code import TerminalRepr
@@ -11,12 +12,15 @@ from phalanx.diagnosis import words
 from phalanx.testing.crew import Ending
 from phalanx.testing.verdict import Finding, Verdict
 
+_OWN_FOLDER = str(Path(__file__).resolve().parent)
+
 
 class RanksShown(TerminalRepr):
     """What takes the place of a traceback in pytest's report."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict, notes: Sequence[str] = ()) -> None:
         self._verdict = verdict
+        self._notes = notes
         self.reprcrash = _Crash(verdict.summary(), verdict.findings[0].endings[0])
 
     def toterminal(self, tw: Any) -> None:
@@ -35,8 +39,13 @@ class RanksShown(TerminalRepr):
             if ending.stacks and not any(ending in finding.endings for finding in verdict.findings):
                 tw.sep("-", f"rank {ending.rank}, where it was ended")
                 tw.line(ending.stacks)
+        for note in self._notes:
+            if _OWN_FOLDER not in note:  # Hypothesis's guess at the lines to blame looks at this process only
+                tw.line(note)
 
     def _show_finding(self, tw: Any, finding: Finding) -> None:
+        if not any(ending.stacks or (ending.report and ending.report.shown) for ending in finding.endings):
+            return
         tw.sep("-", words.rank_list(finding.ranks))
         first = finding.endings[0]
         if first.report is not None and first.report.shown is not None:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import importlib
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.testing.crew import Ending
+from phalanx.launch.nursery import ZygoteClient
+from phalanx.testing.crew import Crew, Ending, TaskInterrupted
 from phalanx.testing.debugger import Debugger
-from phalanx.testing.forked_ranks import new_meeting, run_forked
+from phalanx.testing.examples import on_ranks, unpack
+from phalanx.testing.forked_ranks import fork_crew, new_meeting, run_forked
+from phalanx.testing.inherited import check_fixtures, has_initialised_cuda
 from phalanx.testing.line import Line
 from phalanx.testing.plan import Defaults, Plan
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_fixtures import DeferredFixture
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.rank_test import RankTest
+from phalanx.testing.shadow import serve_session, start_shadow
+from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.verdict import Verdict, judge
-from phalanx.testing.warm_ranks import WarmRanks
+from phalanx.testing.warm_ranks import WarmRanks, serve
 from phalanx.testing.warm_task import adopt, make_task
+from phalanx.testing.zygote_ranks import start_crew
 
 
 class Runner:
@@ -30,10 +37,11 @@ class Runner:
 
     def __init__(self, config: pytest.Config, defaults: Defaults) -> None:
         self.defaults = defaults
+        self._config = config
         self._redirect = config.getoption("capture", "fd") != "no"
         self._debugger = Debugger(config)
         self._warm: dict[int, WarmRanks] = {}
-        self._items: dict[str, Any] = {}  # on warm ranks: all tests, by their ids
+        self._shadow: ZygoteClient | None = None
 
     def check(self, plan: Plan) -> None:
         """See whether a plan is possible here.
@@ -60,49 +68,130 @@ class Runner:
         """
         _preload(item)
         kinds = {"process": self._run_fresh, "thread": self._run_threads, "pool": self._run_warm}
-        return judge(kinds[plan.kind](item, plan, values, deferred), plan.timeout_s)
+        try:
+            return judge(kinds[plan.kind](item, plan, values, deferred), plan.timeout_s)
+        except TaskInterrupted as interrupted:
+            verdict = judge(interrupted.endings, interrupted.seconds)
+            verdict.interruption = interrupted.reason
+            return verdict
 
     def close(self) -> None:
         """End warm ranks."""
         while self._warm:
             self._warm.popitem()[1].close()
+        if self._shadow is not None:
+            self._shadow.close()
+            self._shadow = None
 
     def _run_fresh(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
         def run(line: Line) -> RankReport:
             return RankTest(item, values, deferred, debug=self._debugger.on_rank(item, line)).run()
 
+        check_fixtures(values, is_forked=True)
+        if has_initialised_cuda():
+            fresh = WarmRanks(plan.num_ranks, lambda: self._start_in_shadow(plan.num_ranks))
+            try:
+                return self._send(fresh, item, plan, values, deferred)
+            finally:
+                fresh.close()
         return run_forked(
             run,
             plan.num_ranks,
             timeout_s=plan.timeout_s,
             redirect=self._redirect,
-            interact=self._debugger.lend_terminal,
+            terminal=self._debugger,
         )
 
-    def _run_threads(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
-        def run() -> RankReport:
-            return RankTest(item, values, deferred, is_thread=True).run()
+    def _run_threads(
+        self,
+        item: Any,
+        plan: Plan,
+        values: Any,
+        deferred: Sequence[DeferredFixture],
+        **of_example: Any,
+    ) -> list[Ending]:
+        def run(output: ThreadOutput) -> RankReport:
+            return RankTest(item, values, deferred, is_thread=True, capture=output.capture, **of_example).run()
 
         with claim_port() as port:
             return run_threaded(run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, port=port)
 
-    def _run_warm(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
-        def prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
-            sent = pickle.loads(task)
-            if not self._items:
-                self._items.update({each.nodeid: each for each in item.session.items})
-            test = adopt(sent, self._items)
-            test.debug = self._debugger.on_rank(test.item, line)
-            return test.run, sent.meeting, sent.port
+    @contextmanager
+    def examples(
+        self,
+        item: Any,
+        plan: Plan,
+        values: Mapping[str, Any],
+        deferred: Sequence[DeferredFixture],
+        keep: Callable[[Verdict], None],
+    ) -> Iterator[None]:
+        """Have every example that Hypothesis chooses for a test run on ranks, which stay meanwhile."""
+        _preload(item)
+        check_fixtures(values, is_forked=True)
 
+        def prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
+            example, meeting, port = pickle.loads(task)
+            return RankTest(item, values, deferred, inner=inner, example=unpack(example)).run, meeting, port
+
+        def start() -> Crew:
+            return fork_crew(
+                lambda rank, line: serve(rank, line, prepare),
+                plan.num_ranks,
+                redirect=self._redirect,
+                terminal=self._debugger,
+            )
+
+        def run(example: bytes) -> Verdict:
+            if plan.kind == "thread":
+                endings = self._run_threads(item, plan, values, deferred, inner=inner, example=unpack(example))
+            else:
+                with claim_port() as port:
+                    endings = ranks.run(pickle.dumps((example, new_meeting(), port)), timeout_s=plan.timeout_s)
+            return judge(endings, plan.timeout_s)
+
+        ranks = WarmRanks(plan.num_ranks, start, keep_failed=True)
+        try:
+            with on_ranks(item, run, keep) as inner:
+                yield
+        finally:
+            ranks.close()
+
+    def _run_warm(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
+        def start() -> Crew:
+            if has_initialised_cuda():
+                return self._start_in_shadow(plan.num_ranks)
+            items = {each.nodeid: each for each in item.session.items}
+            return fork_crew(
+                lambda rank, line: serve(rank, line, lambda task, line: self._prepare(items, task, line)),
+                plan.num_ranks,
+                redirect=self._redirect,
+                terminal=self._debugger,
+            )
+
+        check_fixtures(values, is_forked=False)
         warm = self._warm.get(plan.num_ranks)
         if warm is None:
-            warm = self._warm[plan.num_ranks] = WarmRanks(
-                plan.num_ranks, prepare, redirect=self._redirect, interact=self._debugger.lend_terminal
-            )
+            warm = self._warm[plan.num_ranks] = WarmRanks(plan.num_ranks, start)
+        return self._send(warm, item, plan, values, deferred)
+
+    def _send(
+        self, ranks: WarmRanks, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]
+    ) -> list[Ending]:
         with claim_port() as port:
             task = pickle.dumps(make_task(item, values, deferred, new_meeting(), port))
-            return warm.run(task, timeout_s=plan.timeout_s)
+            return ranks.run(task, timeout_s=plan.timeout_s)
+
+    def _prepare(self, items: Mapping[str, Any], task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
+        """On a warm rank: make a test of what was sent."""
+        sent = pickle.loads(task)
+        test = adopt(sent, items)
+        test.debug = self._debugger.on_rank(test.item, line)
+        return test.run, sent.meeting, sent.port
+
+    def _start_in_shadow(self, num_ranks: int) -> Crew:
+        if self._shadow is None or not self._shadow.is_usable():
+            self._shadow = start_shadow(self._config)
+        return start_crew(num_ranks, serve_session, self._shadow, redirect=self._redirect, terminal=self._debugger)
 
 
 def _preload(item: pytest.Function) -> None:

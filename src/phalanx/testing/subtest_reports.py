@@ -37,7 +37,7 @@ def _log(item: Any, message: str | None, values: dict[str, str], by_rank: dict[i
         shown = "\n".join(parts)
     elif outcome == "skipped":
         shown = (str(item.path), item.location[1] or 0, next(iter(by_rank.values())).headline)
-    report = pytest.TestReport(item.nodeid, item.location, dict(item.keywords), outcome, shown, "call")  # type: ignore[arg-type]
+    report = pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, shown, "call")  # type: ignore[arg-type]
     sub = SubtestReport._new(report, SubtestContext(msg=message, kwargs={}), None, None)
     object.__setattr__(sub.context, "kwargs", values)  # they are texts already
     if failed:

@@ -7,7 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Captured(NamedTuple):
+    """What was printed, as pytest's capsys gives it."""
+
+    out: str
+    err: str
 
 
 class _PerThread(io.TextIOBase):
@@ -32,6 +39,26 @@ class _PerThread(io.TextIOBase):
         return getattr(self._before, name)
 
 
+class ThreadCapture:
+    """What a rank that is a thread gets as capsys: its own output."""
+
+    def __init__(self, out: io.StringIO, err: io.StringIO) -> None:
+        self._streams = (out, err)
+
+    def readouterr(self) -> Captured:
+        """Return what this rank has printed since the last time, and forget it."""
+        texts = [stream.getvalue() for stream in self._streams]
+        for stream in self._streams:
+            stream.seek(0)
+            stream.truncate()
+        return Captured(*texts)
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Go on as before: threads share the terminal's stream."""
+        yield
+
+
 class ThreadOutput:
     """The texts of all ranks."""
 
@@ -47,6 +74,10 @@ class ThreadOutput:
         """Return what a rank has printed."""
         out, err = self._texts.get(rank, (io.StringIO(), io.StringIO()))
         return out.getvalue(), err.getvalue()
+
+    def capture(self) -> ThreadCapture:
+        """Return the calling rank's own capsys."""
+        return ThreadCapture(self._local.out, self._local.err)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import signal
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from phalanx.launch.context import set_thread_context
 from phalanx.launch.threads import RankCancelled
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Ending
+from phalanx.testing.faults import RankLost
 from phalanx.testing.forked_ranks import new_meeting, new_world
 from phalanx.testing.place import Place, leave_groups
 from phalanx.testing.rank_report import RankReport
@@ -27,7 +29,7 @@ from phalanx.testing.thread_output import ThreadOutput
 
 
 def run_threaded(
-    run: Callable[[], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, port: int
+    run: Callable[[ThreadOutput], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, port: int
 ) -> list[Ending]:
     """Run the task on that many threads and wait for their end."""
     with new_world(num_ranks) as segment:
@@ -37,7 +39,9 @@ def run_threaded(
 
 
 class _Team:
-    def __init__(self, run: Callable[[], RankReport], num_ranks: int, segment: GroupSegment, port: int) -> None:
+    def __init__(
+        self, run: Callable[[ThreadOutput], RankReport], num_ranks: int, segment: GroupSegment, port: int
+    ) -> None:
         self._run = run
         self._num_ranks = num_ranks
         self._segment = segment
@@ -47,6 +51,7 @@ class _Team:
         self._changed = threading.Condition()  # guards the endings and the number of ended
         self._endings = [Ending(rank) for rank in range(num_ranks)]
         self._ended: list[int] = []
+        self._stalled: set[int] = set()  # ranks that a fault holds up for good
         self._threads = [
             threading.Thread(target=self._be_rank, args=(rank,), name=f"rank {rank}", daemon=True)
             for rank in range(num_ranks)
@@ -66,33 +71,45 @@ class _Team:
         if late:
             self._cancel(late, is_late)
         for thread in self._threads:
-            thread.join(0 if late else None)
+            thread.join(0 if late else 1)
         for ending in self._endings:
             ending.out, ending.err = self.output.read(ending.rank)
         return self._endings
 
     def _is_over(self) -> bool:
-        return len(self._ended) == self._num_ranks
+        return len({*self._ended, *self._stalled}) == self._num_ranks
 
     def _has_failed(self) -> bool:
         return any(ending.report is not None and ending.report.outcome == "failed" for ending in self._endings)
 
     def _be_rank(self, rank: int) -> None:
         place = Place(rank, self._num_ranks, self._meeting, self._port)
-        set_thread_context(place.context(self._segment.descriptor, is_thread=True))
+        context = place.context(self._segment.descriptor, is_thread=True)
+        context.tell = lambda what: self._plan_loss(rank, what)
+        set_thread_context(context)
         self.output.join(rank)
+        report: RankReport | None = None
         try:
-            report = self._run()
+            report = self._run(self.output)
             if report.outcome != "failed":
                 leave_groups()
-            else:
-                self._segment.declare_dead(rank, 1)
+        except RankLost:
+            self._segment.declare_dead(rank, 256 + signal.SIGKILL)
+        except RankCancelled:
+            pass  # it came after the test, on the way out
         finally:
             set_thread_context(None)
         with self._changed:
             if rank not in self._ended:
                 self._ended.append(rank)
                 self._endings[rank].report, self._endings[rank].when = report, len(self._ended)
+                self._changed.notify_all()
+
+    def _plan_loss(self, rank: int, what: str) -> None:
+        with self._changed:
+            self._endings[rank].was_planned = True
+            if what == "stalled":
+                self._stalled.add(rank)
                 self._changed.notify_all()
 
     def _cancel(self, ranks: list[int], is_late: bool) -> None:

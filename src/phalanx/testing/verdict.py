@@ -35,13 +35,14 @@ class Verdict:
     """What became of a test.
 
     Attributes:
-        outcome: "passed", "skipped", "xfailed" or "failed".
+        outcome: "passed", "skipped", "xfailed", "rejected" or "failed".
         reason: Why, unless it passed.
         findings: What failed by itself, the first first.
         bystanders: Ranks that were stopped by the others' failure, with what they were doing.
         endings: All ranks'.
         num_ranks: How many there are.
         timeout_s: The limit.
+        interruption: What ended the test from outside, such as pytest-timeout's alarm.
     """
 
     outcome: str
@@ -51,6 +52,7 @@ class Verdict:
     reason: str = ""
     findings: list[Finding] = field(default_factory=list)
     bystanders: list[tuple[int, str]] = field(default_factory=list)
+    interruption: BaseException | None = None
 
     def summary(self) -> str:
         """Say in one line who failed how, and what the others were doing."""
@@ -96,7 +98,7 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         verdict.reason = verdict.summary()
         return verdict
     reports = [ending.report for ending in endings if ending.report is not None]
-    for outcome in ("skipped", "xfailed"):
+    for outcome in ("rejected", "skipped", "xfailed"):
         chosen = [report for report in reports if report.outcome == outcome]
         if not chosen:
             continue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, Ending, Interact
-from phalanx.testing.forked_ranks import fork_crew, new_world
+from phalanx.testing.crew import Crew, Ending
+from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.line import Line, close_descriptor
 from phalanx.testing.place import Place, packed, take_part
 from phalanx.testing.rank_report import RankReport, report_failure
@@ -19,59 +20,67 @@ Prepare = Callable[[bytes, Line], tuple[Callable[[], RankReport], str, int]]
 
 
 class WarmRanks:
-    """A crew of one size, and what it has been through."""
+    """A crew of one size, and what it has been through.
 
-    def __init__(self, num_ranks: int, prepare: Prepare, *, redirect: bool, interact: Interact) -> None:
+    Args:
+        num_ranks: How many.
+        start: Starts a crew of ranks that call serve().
+        keep_failed: Keep ranks that have only raised: for the examples of one test, which raise again and again.
+    """
+
+    def __init__(self, num_ranks: int, start: Callable[[], Crew], *, keep_failed: bool = False) -> None:
         self._num_ranks = num_ranks
-        self._prepare = prepare
-        self._redirect = redirect
-        self._interact = interact
+        self._keep_failed = keep_failed
+        self._start = start
         self._crew: Crew | None = None
+        self._owner = os.getpid()
 
     def run(self, task: bytes, *, timeout_s: float) -> list[Ending]:
         """Run a task on them, on new ones if the old ones are gone."""
         with new_world(self._num_ranks) as segment:
+            if self._owner != os.getpid():  # a forked copy of this process: they are its parent's
+                self._crew, self._owner = None, os.getpid()
             if self._crew is None or not all(member.is_running() for member in self._crew.members):
                 self.close()
-                self._crew = fork_crew(self._serve, self._num_ranks, redirect=self._redirect, interact=self._interact)
+                self._crew = self._start()
             try:
                 self._crew.send(task, segment)
                 endings = self._crew.wait(segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
             except BaseException:
                 self.close()
                 raise
-        if not all(ending.is_clean() for ending in endings):
+        if not all(ending.is_clean(also_failed=self._keep_failed) for ending in endings):
             self.close()
         return endings
 
     def close(self) -> None:
         """End them."""
-        if self._crew is not None:
+        if self._crew is not None and self._owner == os.getpid():
             crew, self._crew = self._crew, None
             crew.close()
 
-    def _serve(self, rank: int, line: Line) -> None:
-        while True:
-            notice = line.receive_notice()
-            if notice is None:
-                return
-            descriptor = notice[1]
-            task = line.receive()
-            if task is None or descriptor is None:
-                return
-            try:
-                run, meeting, port = self._prepare(task, line)
-                report = take_part(Place(rank, self._num_ranks, meeting, port), descriptor, line, run)
-            except BaseException as error:
-                traceback.print_exc()
-                report = report_failure(error)
-            close_descriptor(descriptor)
-            _clean_up(report)
-            line.send(packed(report))
+
+def serve(rank: int, line: Line, prepare: Prepare) -> None:
+    """Be a warm rank: run one task after the other until the crew hangs up."""
+    while True:
+        notice = line.receive_notice()
+        task = None if notice is None else line.receive()
+        if notice is None or task is None or notice[1] is None:
+            return
+        descriptor = notice[1]
+        try:
+            run, meeting, port = prepare(task, line)
+            report = take_part(Place(rank, notice[0][1], meeting, port), descriptor, line, run)
+        except BaseException as error:
+            traceback.print_exc()
+            report = report_failure(error)
+        close_descriptor(descriptor)
+        _clean_up(report)
+        line.send(packed(report))
 
 
 def _clean_up(report: RankReport) -> None:
-    """Undo what a test may have left in this process."""
+    """Undo what a task may have left in this process."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_initialized() and report.outcome != "failed":
         dist.destroy_process_group()

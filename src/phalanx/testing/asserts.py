@@ -1,0 +1,185 @@
+"""Assertions about all ranks at once: every rank takes part, and when one fails, all do, with the same words.
+
+They talk over a group of their own, so they work after the test's groups are broken, and never get between its calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from phalanx.diagnosis import words
+from phalanx.errors import UsageError
+from phalanx.launch.context import current_context
+
+_SHOWN_CHARACTERS = 200
+
+
+def assert_same_on_ranks(value: Any, what: str = "the value") -> None:
+    """Check that every rank gives the same value: tensors bit by bit, anything else by ==.
+
+    Args:
+        value: This rank's.
+        what: Its name in the message.
+
+    Raises:
+        AssertionError: Ranks differ; says which and how.
+    """
+    __tracebackhide__ = True
+    values = _gather(value)
+    classes: list[tuple[Any, list[int]]] = []
+    for rank, its in enumerate(values):
+        for known, ranks in classes:
+            if _is_same(known, its):
+                ranks.append(rank)
+                break
+        else:
+            classes.append((its, [rank]))
+    if len(classes) > 1:
+        raise AssertionError(_describe_difference(what, classes))
+
+
+@contextlib.contextmanager
+def assert_ranks_raise(
+    error: type[BaseException] | tuple[type[BaseException], ...],
+    *,
+    match: str | None = None,
+    on: int | Iterable[int] | None = None,
+) -> Iterator[None]:
+    """Check that the block raises on these ranks and nowhere else.
+
+    Args:
+        error: What it must raise.
+        match: A regular expression found in the exception's text.
+        on: The ranks that must raise; all when not given.
+
+    Raises:
+        AssertionError: It did otherwise somewhere; says what happened on which rank.
+    """
+    __tracebackhide__ = True
+    caught: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        caught = raised
+    size = _context().size
+    expected = set(range(size)) if on is None else set(_listed(on, size))
+    kinds = error if isinstance(error, tuple) else (error,)
+    is_right = isinstance(caught, kinds) and (match is None or re.search(match, str(caught)) is not None)
+    told = "nothing" if caught is None else f"{type(caught).__name__}: {(str(caught).splitlines() or [''])[0]}"
+    outcomes = _gather((is_right if _context().rank in expected else caught is None, told))
+    if all(fine for fine, _ in outcomes):
+        return
+    by_text: dict[str, list[int]] = {}
+    for rank, (fine, text) in enumerate(outcomes):
+        if not fine:
+            by_text.setdefault(text, []).append(rank)
+    wanted = " or ".join(kind.__name__ for kind in kinds) + (f" matching {match!r}" if match else "")
+    lines = "".join(f"\n  {words.rank_list(ranks)} raised {text}" for text, ranks in by_text.items())
+    failure = AssertionError(f"expected {wanted} on {words.rank_list(expected)} and nowhere else{lines}")
+    raise failure from caught
+
+
+def expect_on(rank: int | Iterable[int], value: Any, expected: Any = True) -> None:
+    """Check a value on some ranks; when it is wrong there, the test fails on all.
+
+    Args:
+        rank: The rank or ranks that look.
+        value: This rank's value; other ranks' are not looked at.
+        expected: What it must be equal to.
+
+    Raises:
+        AssertionError: It is not; says on which rank.
+    """
+    __tracebackhide__ = True
+    context = _context()
+    ranks = _listed(rank, context.size)
+    is_fine = context.rank not in ranks or _is_same(value, expected)
+    told = "" if is_fine else f"got {_shown(value)}, expected {_shown(expected)}"
+    failures = {number: text for number, text in enumerate(_gather(told)) if text}
+    if failures:
+        raise AssertionError("; ".join(f"rank {number}: {text}" for number, text in failures.items()))
+
+
+def _context() -> Any:
+    context = current_context()
+    if context is None:
+        raise UsageError("this assertion is for ranks: call it inside a test marked with @pytest.mark.ranks")
+    return context
+
+
+def _gather(value: Any) -> list[Any]:
+    """Return every rank's value, over a group that only assertions use."""
+    context = _context()
+    group = context.own.get("asserts")
+    if group is None:
+        from phalanx.groups.connect import join
+
+        place = f"{context.meeting}#asserts"
+        group = join(context.rank, context.size, place, name="assertions", timeout_s=600, is_thread=context.is_thread)
+        context.own["asserts"] = group
+    values: list[Any] = group.all_gather_object(value)
+    return values
+
+
+def _listed(ranks: int | Iterable[int], size: int) -> list[int]:
+    listed = [ranks] if isinstance(ranks, int) else sorted(ranks)
+    for rank in listed:
+        if not 0 <= rank < size:
+            raise UsageError(f"rank {rank} is outside this world of {size}; give 0 to {size - 1}")
+    return listed
+
+
+def _is_tensor(value: Any) -> bool:
+    return type(value).__module__.startswith("torch") and hasattr(value, "untyped_storage")
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if _is_tensor(a) and _is_tensor(b):
+        return _same_bits(a, b)
+    if type(a) in (list, tuple) and type(b) is type(a):
+        return len(a) == len(b) and all(_is_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(_is_same(a[key], b[key]) for key in a)
+    result = a == b
+    return bool(result.all()) if hasattr(result, "all") else bool(result)
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
+        return False
+    if a.layout != torch.strided:
+        return _same_bits(a.to_dense(), b.to_dense())
+    first, second = (tensor.detach().cpu().contiguous().flatten().view(torch.uint8) for tensor in (a, b))
+    return bool(torch.equal(first, second))
+
+
+def _describe_difference(what: str, classes: Sequence[tuple[Any, list[int]]]) -> str:
+    lines = "".join(f"\n  {words.rank_list(ranks)}: {_shown(value)}" for value, ranks in classes)
+    first, second = classes[0][0], classes[1][0]
+    if _is_tensor(first) and _is_tensor(second) and first.shape == second.shape and first.dtype == second.dtype:
+        lines += _describe_elements(classes[0], classes[1])
+    return f"{what} differs between ranks{lines}"
+
+
+def _describe_elements(first: tuple[Any, list[int]], second: tuple[Any, list[int]]) -> str:
+    a, b = (
+        pair[0].detach().cpu().to_dense() if pair[0].is_sparse else pair[0].detach().cpu() for pair in (first, second)
+    )
+    different = (a != b).nonzero()
+    if not len(different):
+        return "\n  they are equal as numbers, but not bit by bit"
+    index = tuple(different[0].tolist())
+    return (
+        f"\n  {len(different)} of {a.numel()} elements differ, first at {list(index)}: "
+        f"{a[index].item()!r} on rank {first[1][0]}, {b[index].item()!r} on rank {second[1][0]}"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,102 @@
+"""Hypothesis over ranks: its engine runs once, in pytest's process, and every example runs on all ranks.
+
+So all ranks always see the same example, a failure on any of them makes Hypothesis shrink with real ranks, and one that
+fails can't leave the others behind in another example. Ranks stay for all examples of a test; each has a fresh group.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from phalanx.errors import UsageError
+from phalanx.launch.sending import pack
+from phalanx.testing.verdict import Verdict
+
+# Runs one example on all ranks.
+RunExample = Callable[[bytes], Verdict]
+
+
+def is_hypothesis_test(item: Any) -> bool:
+    """Tell whether a test was decorated with @given."""
+    return "hypothesis" in sys.modules and hasattr(getattr(item, "obj", None), "hypothesis")
+
+
+def allow_fixtures_of_ranks(item: Any) -> None:
+    """Keep Hypothesis from warning of fixtures that last longer than an example: on ranks they are made for each."""
+    hypothesis = importlib.import_module("hypothesis")
+    before = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+    if before is not None:
+        checks = (*before.suppress_health_check, hypothesis.HealthCheck.function_scoped_fixture)
+        changed = hypothesis.settings(before, suppress_health_check=checks)
+        item.obj._hypothesis_internal_use_settings = changed
+
+
+@contextmanager
+def on_ranks(item: Any, run: RunExample, keep: Callable[[Verdict], None]) -> Iterator[Callable[..., Any]]:
+    """Make the test's examples run on ranks meanwhile; yields what to call in place of the test's function.
+
+    Args:
+        item: The test.
+        run: Runs an example.
+        keep: Told of every verdict.
+    """
+    control: Any = importlib.import_module("hypothesis.control")
+    context: list[Any] = [None]
+    handle = item.obj.hypothesis
+    inner = handle.inner_test
+    fixtures = set(item.funcargs)
+
+    def dispatch(*_: Any, **arguments: Any) -> None:
+        example = {name: value for name, value in arguments.items() if name not in fixtures}
+        context[0] = control._current_build_context.value
+        verdict = run(_pack(example))
+        keep(verdict)
+        if verdict.outcome == "rejected":
+            importlib.import_module("hypothesis").reject()
+        if verdict.outcome == "failed":
+            raise verdict.error()
+        if verdict.outcome == "skipped":
+            import pytest
+
+            pytest.skip(verdict.reason)
+
+    def take_example(*args: Any, **arguments: Any) -> Any:
+        # A rank that is a thread is in Hypothesis's test too: assume() asks.
+        with control._current_build_context.with_value(context[0]):
+            return inner(*args, **arguments)
+
+    dispatch.__name__ = inner.__name__  # Hypothesis shows it
+    handle.inner_test = dispatch
+    try:
+        yield take_example
+    finally:
+        handle.inner_test = inner
+
+
+def _pack(example: Mapping[str, Any]) -> bytes:
+    for name, value in example.items():
+        try:
+            pack(value)
+        except Exception as error:
+            raise UsageError(
+                f"the example of argument '{name}' is a {type(value).__name__}, which can't be sent to the ranks "
+                f"({error}); draw plain values with @given. What is drawn inside the test, as with st.data(), could "
+                f"not be the same on every rank"
+            ) from None
+        if type(value).__name__ == "DataObject":
+            raise UsageError(
+                f"argument '{name}' draws inside the test (st.data()), which could not be the same on every rank; "
+                f"draw it with @given, or with a composite strategy"
+            )
+    return pack(dict(example))
+
+
+def unpack(example: bytes) -> dict[str, Any]:
+    """Return an example's arguments."""
+    arguments: dict[str, Any] = pickle.loads(example)
+    return arguments

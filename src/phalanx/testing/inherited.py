@@ -1,0 +1,65 @@
+"""What must not come along when ranks are forked, or sent fixtures: found before it makes them hang."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from phalanx.errors import UsageError
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def check_fixtures(values: Mapping[str, Any], *, is_forked: bool) -> None:
+    """Look at the values of fixtures, and at what they hold.
+
+    Args:
+        values: The values, by the fixtures' names.
+        is_forked: Whether ranks will be copies of this process.
+
+    Raises:
+        UsageError: One can't work on a rank.
+    """
+    for name, value in values.items():
+        for part in _parts(value):
+            if is_forked and isinstance(part, _LOCKS) and _is_held(part):
+                raise UsageError(
+                    f"fixture '{name}' holds a lock that is taken; ranks are copies of this process, in which nobody "
+                    f'would ever release it. Release it before the test, or use kind="thread"'
+                )
+            if getattr(part, "is_cuda", False) is True:
+                raise UsageError(
+                    f"fixture '{name}' holds a tensor on {part.device}; another process can't use this one's GPU "
+                    f"memory. Make it inside the test or in a fixture that asks for 'rank' or 'device', which runs on "
+                    f'the ranks, or use kind="thread"'
+                )
+
+
+def has_initialised_cuda() -> bool:
+    """Tell whether this process has a CUDA context, so that its copies can't have one."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield a value and what it holds directly."""
+    yield value
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set)):
+        yield from value
+    elif type(value).__module__.split(".")[0] not in ("_pytest", "pytest", "pathlib", "builtins"):
+        yield from getattr(value, "__dict__", {}).values()
+        parameters = getattr(value, "_parameters", None)
+        yield from parameters.values() if isinstance(parameters, dict) else ()
+
+
+def _is_held(lock: Any) -> bool:
+    if not hasattr(lock, "_is_owned"):
+        return bool(lock.locked())
+    taken = lock.acquire(blocking=False)  # also when this thread has it: so will its copy
+    if taken:
+        lock.release()
+    return not taken

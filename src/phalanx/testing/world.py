@@ -1,0 +1,159 @@
+"""Ranks to use by hand, outside pytest: in a script, a notebook, or another test framework.
+
+    with phalanx.testing.ranks(4) as world:
+        losses = world.run(train, learning_rate=0.1)
+
+Ranks come from a clean process, so it does not matter what this one has initialised.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+from phalanx.engine import MAX_RANKS
+from phalanx.errors import UsageError
+from phalanx.launch.nursery import shared_zygote
+from phalanx.launch.sending import pack
+from phalanx.launch.spawn import spawn
+from phalanx.testing.crew import Crew, Ending
+from phalanx.testing.forked_ranks import new_meeting
+from phalanx.testing.line import Line
+from phalanx.testing.member import Member
+from phalanx.testing.ports import claim_port
+from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.verdict import judge
+from phalanx.testing.warm_ranks import WarmRanks, serve
+from phalanx.testing.zygote_ranks import start_crew
+
+_DEFAULT_TIMEOUT_S = 600.0
+
+
+class RemoteTraceback(Exception):
+    """What failed on which rank, shown as the cause of what World.run() raises."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
+
+
+class World:
+    """Some ranks, and a way to run functions on them. Not for several threads.
+
+    Attributes:
+        size: How many ranks there are.
+        kind: "pool" keeps them between runs, "process" has fresh ones for every run, "thread" uses threads.
+    """
+
+    def __init__(self, size: int, *, kind: str, timeout_s: float) -> None:
+        self.size = size
+        self.kind = kind
+        self._timeout_s = timeout_s
+        self._warm = WarmRanks(size, self._start)
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the function on every rank; inside it `phalanx.connect()` gives a fresh group.
+
+        Returns:
+            The results, in rank order.
+
+        Raises:
+            UsageError: The function or its arguments can't be sent.
+            Exception: What a rank raised, with the story of all ranks as its cause.
+        """
+        if self.kind == "thread":
+            return spawn(function, ranks=self.size, args=args, kwargs=kwargs, kind="thread", timeout_s=self._timeout_s)
+        with claim_port() as port:
+            try:
+                task = pack((function, args, kwargs, new_meeting(), port))
+            except Exception as error:
+                raise UsageError(f"the function or its arguments can't be sent to the ranks: {error}") from error
+            endings = self._warm.run(task, timeout_s=self._timeout_s)
+        if self.kind == "process":
+            self.close()
+        _show_output(endings)
+        return self._results(endings)
+
+    def close(self) -> None:
+        """End the ranks; run() starts new ones."""
+        self._warm.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> Crew:
+        return start_crew(self.size, _serve, shared_zygote(), redirect=True, terminal=NoTerminal())
+
+    def _results(self, endings: list[Ending]) -> list[Any]:
+        verdict = judge(endings, self._timeout_s)
+        if verdict.outcome == "failed":
+            first = verdict.findings[0].endings[0]
+            shown = first.report.shown if first.report is not None else first.stacks
+            raise verdict.error() from RemoteTraceback(f"{verdict.summary()}\n{shown or ''}")
+        return [
+            None if ending.report is None or ending.report.result is None else pickle.loads(ending.report.result)
+            for ending in endings
+        ]
+
+
+def ranks(
+    size: int, *, kind: Literal["pool", "process", "thread"] = "pool", timeout_s: float = _DEFAULT_TIMEOUT_S
+) -> World:
+    """Make a world of ranks; use it with `with`, or close() it.
+
+    Args:
+        size: How many ranks.
+        kind: "pool" keeps them between runs, "process" has fresh ones for every run, "thread" uses threads.
+        timeout_s: How long one run may take.
+
+    Raises:
+        UsageError: An argument is not possible.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_RANKS:
+        raise UsageError(f"ranks({size!r}): give a whole number from 1 to {MAX_RANKS}")
+    if kind not in ("pool", "process", "thread"):
+        raise UsageError(f'ranks: kind is {kind!r}; give "pool", "process" or "thread"')
+    if not timeout_s > 0:
+        raise UsageError(f"ranks: timeout_s is {timeout_s!r}; give a positive number of seconds")
+    return World(size, kind=kind, timeout_s=float(timeout_s))
+
+
+def _serve(rank: int, line: Line) -> None:
+    serve(rank, line, _prepare)
+
+
+def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
+    function, args, kwargs, meeting, port = pickle.loads(task)
+
+    def run() -> RankReport:
+        try:
+            return RankReport("passed", result=pack(function(*args, **kwargs)))
+        except BaseException as error:
+            return report_failure(error)
+
+    return run, meeting, port
+
+
+class NoTerminal:
+    """Nothing: ranks that stop in a debugger read the end of their input at once."""
+
+    def lend(self, member: Member) -> None:
+        """Do nothing."""
+
+    def wait(self, member: Member) -> None:
+        """Do nothing."""
+
+    def take_back(self) -> None:
+        """Do nothing."""
+
+
+def _show_output(endings: list[Ending]) -> None:
+    """Print what the ranks printed where the caller prints: in a notebook, under the cell."""
+    for ending in endings:
+        for text, stream in ((ending.out, sys.stdout), (ending.err, sys.stderr)):
+            for line in text.splitlines():
+                print(f"[rank {ending.rank}] {line}", file=stream)

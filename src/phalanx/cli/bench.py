@@ -135,13 +135,22 @@ def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) ->
     rows += to_rows("training", _measure_training(console, [n for n in ranks if n <= 4], rounds, versions))
     console.print("starting 8 ranks ...")
     rows += to_rows("startup", measure_startup(8, 3))
+    harness_rows, idle_memory = _measure_harnesses(console, (2, 4), 3)
+    rows += harness_rows
     console.print("100,000 collectives ...")
     memory = measure_memory(8, 100_000)
     print_table(console, [row for row in rows if row["section"] == "collectives"])
-    _print_sections(console, rows, memory)
+    _print_sections(console, [row for row in rows if row["section"] != "harness"], memory)
+    _print_harnesses(console, harness_rows, idle_memory)
     folder.mkdir(parents=True, exist_ok=True)
     stem = "-".join(part for part in (machine["date"][:10], f"{machine['cores']}-cores", label) if part)
-    result = {"machine": machine, "versions": versions, "memory": memory, "rows": rows}
+    result = {
+        "machine": machine,
+        "versions": versions,
+        "memory": memory,
+        "idle_memory": idle_memory,
+        "rows": rows,
+    }
     (folder / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
     paths = plot([row for row in rows if row["section"] == "collectives"], folder, stem)
     console.print(f"written: {folder / stem}.json, {', '.join(str(path) for path in paths)}")
@@ -197,6 +206,48 @@ def training(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> Non
     if json_file is not None:
         json_file.write_text(json.dumps(rows, indent=1) + "\n")
     _exit_if_wrong(console, rows)
+
+
+@bench.command()
+@click.option("--ranks", callback=_numbers, default="2,4", show_default=True, help="Numbers of ranks.")
+@click.option("--rounds", default=3, show_default=True, help="Turns of every harness.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
+)
+def harness(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> None:
+    """Measure what a trivial test on ranks takes, under torch's harnesses and under the ranks plugin."""
+    from phalanx.bench.report import describe_machine
+
+    console = _console()
+    rows, memory = _measure_harnesses(console, ranks, rounds)
+    _print_harnesses(console, rows, memory)
+    if json_file is not None:
+        result = {"machine": describe_machine(), "idle_memory": memory, "rows": rows}
+        json_file.write_text(json.dumps(result, indent=1) + "\n")
+    _exit_if_wrong(console, rows)
+
+
+def _measure_harnesses(
+    console: Console, ranks: Sequence[int], rounds: int
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    from phalanx.bench.harness import measure_harnesses, measure_idle_memory
+    from phalanx.bench.report import to_rows
+
+    with console.status("measuring harnesses") as status:
+        rows = to_rows("harness", measure_harnesses(ranks, rounds, status.update))
+        return rows, measure_idle_memory(8)
+
+
+def _print_harnesses(console: Console, rows: Sequence[dict[str, Any]], memory: dict[str, int]) -> None:
+    times = {(row["ranks"], row["contender"]): row["median_s"] for row in rows}
+    for (num_ranks, name), seconds in times.items():
+        slowest = times[num_ranks, "torch_multi_process_gloo"]
+        console.print(f"{name}, {num_ranks} ranks: {seconds * 1e3:.1f} ms a test, {slowest / seconds:.0f}x")
+    console.print(
+        f"{memory['ranks']} idle ranks: {memory['idle_ranks_bytes'] / 2**20:.0f} MiB, with pytest "
+        f"{memory['with_pytest_bytes'] / 2**20:.0f} MiB; one process with torch "
+        f"{memory['torch_process_bytes'] / 2**20:.0f} MiB"
+    )
 
 
 def _print_training(console: Console, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,22 @@
+"""What DDP has logged of an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def verify_ddp_error_logged(model_DDP: Any, err_substr: str) -> None:
+    """See that a model has logged an error with this text; a C++ stack trace in it does not count.
+
+    Raises:
+        AssertionError: It has not.
+    """
+    logged = model_DDP._get_ddp_logging_data()
+    missing = [name for name in ("iteration", "has_error", "error") if name not in logged]
+    if missing:
+        raise AssertionError(f"DDP's logging data lacks {', '.join(missing)}")
+    expected = err_substr.split("\nException raised from ", maxsplit=1)[0]
+    if expected not in logged["error"]:
+        raise AssertionError(
+            f"DDP has logged another error than expected\n  expected {expected}\n  found    {logged['error']}"
+        )

@@ -1,0 +1,33 @@
+"""torch's own TestCase, on which suites rely for assertEqual, and the flags that come with it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from phalanx.errors import UsageError
+from phalanx.settings import set_environment_defaults
+
+
+def _load() -> Any:
+    if importlib.util.find_spec("expecttest") is None:
+        raise UsageError(
+            "phalanx.testing.unittest: torch's TestCase needs the package expecttest, which is not installed\n"
+            "  do       pip install expecttest"
+        )
+    # The module asks for GPUs as it loads. Asked in the usual way, the driver would start here, and no forked rank
+    # could use a GPU any more.
+    set_environment_defaults(PYTORCH_NVML_BASED_CUDA_CHECK="1")
+    return importlib.import_module("torch.testing._internal.common_utils")
+
+
+common_utils: Any = _load()
+TestCase: Any = common_utils.TestCase
+FILE_SCHEMA: str = common_utils.FILE_SCHEMA
+IS_SANDCASTLE: bool = common_utils.IS_SANDCASTLE
+TEST_CUDA: bool = common_utils.TEST_CUDA
+TEST_HPU: bool = common_utils.TEST_HPU
+TEST_XPU: bool = common_utils.TEST_XPU
+TEST_WITH_ROCM: bool = common_utils.TEST_WITH_ROCM
+TEST_WITH_TSAN: bool = common_utils.TEST_WITH_TSAN

@@ -1,0 +1,137 @@
+"""torch.distributed for ranks that are threads: each has its own default process group and its own names.
+
+torch keeps one world per process. While this is installed, a thread that is a rank sees a world of its own; all other
+threads see the one there was before.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from phalanx.groups.connect import connect
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.launch.context import current_context
+from phalanx.torch_backend.creation import join_group
+from phalanx.torch_backend.process_group import PhalanxProcessGroup
+from phalanx.torch_backend.untyped import c10d, dist, native
+
+THREADED = "threaded"  # what torch's own tests call a backend for threads
+_KEY = THREADED.upper()
+
+
+class _RankWorld(threading.local):
+    """A rank's part of what torch's `_World` holds, under its names."""
+
+    def __init__(self) -> None:
+        self.default_pg: Any = None
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, dict[int, int]] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.group_count = 0
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        self.comms: list[Any] = []
+        self.launched: SharedMemoryGroup | None = None
+
+
+class ThreadWorlds:
+    """Takes the place of `distributed_c10d._world`."""
+
+    def __init__(self, before: Any) -> None:
+        object.__setattr__(self, "_before", before)
+        object.__setattr__(self, "_own", _RankWorld())
+
+    def _current(self) -> Any:
+        return self._own if _is_rank() else self._before
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pg_config_info" and _is_rank():
+            return type(self._before).pg_config_info.fget(self)
+        return getattr(self._current(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._current(), name, value)
+
+
+def _is_rank() -> bool:
+    context = current_context()
+    return context is not None and context.is_thread
+
+
+class _Installation:
+    """Shared by all that need it at the same time; the last one to leave puts everything back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the rest
+        self._num_users = 0
+        self._before: tuple[Any, Any, Any] = (None, None, None)
+
+    def enter(self) -> None:
+        with self._lock:
+            self._num_users += 1
+            if self._num_users > 1:
+                return
+            self._before = (c10d._world, dist.Backend._plugins.get(_KEY), sys.excepthook)
+            c10d._world = ThreadWorlds(c10d._world)
+            if _KEY in dist.Backend._plugins:
+                plugin = dist.Backend._BackendPlugin(_create_threaded, True)
+                dist.Backend._plugins[_KEY] = plugin
+            else:
+                dist.Backend.register_backend(THREADED, _create_threaded, extended_api=True, devices=["cpu"])
+            native._set_thread_isolation_mode(True)  # C++ keeps groups by name: per thread from now on
+
+    def leave(self) -> None:
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+            native._set_thread_isolation_mode(False)
+            c10d._world, plugin, sys.excepthook = self._before  # each init_process_group has put a hook on top
+            if plugin is not None:
+                dist.Backend._plugins[_KEY] = plugin
+            self._before = (None, None, None)
+
+
+_installation = _Installation()
+
+
+@contextmanager
+def thread_worlds() -> Iterator[None]:
+    """Let every rank that is a thread have its own world of torch.distributed meanwhile.
+
+    The backend "threaded" is phalanx's then. Whatever else a rank asks for, it gets.
+    """
+    _installation.enter()
+    try:
+        yield
+    finally:
+        _installation.leave()
+
+
+def use_own_autograd_thread() -> Any:
+    """Keep the calling rank's backward passes on its own thread, where its world is; leave the result to undo it."""
+    return torch.autograd.set_multithreading_enabled(False)
+
+
+def _create_threaded(options: Any, _: Any) -> PhalanxProcessGroup:
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    store, name = options.store, options.group_id
+    group = join_group(store, options.group_rank, options.group_size, options.timeout, ranks=ranks, name=name)
+    group.watch(_launched_group())
+    return PhalanxProcessGroup(group, store, name=name, backend_name=THREADED)
+
+
+def _launched_group() -> SharedMemoryGroup:
+    """The group that the launcher can break when the time is up: whoever waits in another one is freed through it."""
+    own: _RankWorld = c10d._world._own
+    if own.launched is None or own.launched.is_closed:
+        own.launched = connect()
+    return own.launched

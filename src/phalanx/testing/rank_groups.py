@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from phalanx.errors import UsageError
 from phalanx.groups.connect import connect
-from phalanx.launch.context import current_context
+from phalanx.launch.context import LaunchContext, current_context
 from phalanx.testing.plan import Plan
+from phalanx.torch_backend.thread_worlds import thread_worlds
+from phalanx.torch_backend.untyped import dist
 
 
 def open_group(plan: Plan) -> Iterator[Any]:
@@ -43,11 +43,11 @@ def open_process_group(plan: Plan) -> Iterator[Any]:
     """
     context = current_context()
     assert context is not None
-    if context.is_thread:
-        raise UsageError(
-            "fixture 'process_group': torch.distributed has one default group per process, so ranks that are threads "
-            'can\'t each have one; use kind="process" or "pool", or the fixture \'group\''
-        )
+    with thread_worlds() if context.is_thread else nullcontext():
+        yield from _open_process_group(plan, context)
+
+
+def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
     check_backend(plan.backend)
     if dist.is_initialized():
         raise UsageError("fixture 'process_group': there is a default process group already")
@@ -59,6 +59,8 @@ def open_process_group(plan: Plan) -> Iterator[Any]:
         world_size=context.size,
         timeout=timedelta(seconds=plan.timeout_s),
     )
+    if context.is_thread and plan.backend == "phalanx":
+        dist.group.WORLD.phalanx_group.watch(connect())  # whoever breaks the world's group frees this one's ranks
     try:
         yield dist.group.WORLD
     finally:

@@ -44,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options.addoption("--ranks-kind", choices=KINDS, help="run ranks as fresh processes, threads, or a warm pool")
     options.addoption("--ranks-backend", choices=BACKENDS, help="engine of the fixtures group and process_group")
     options.addoption("--ranks-timeout", type=float, metavar="SECONDS", help="how long a test on ranks may take")
+    options.addoption(
+        "--ranks-shadow",
+        action="store_true",
+        help="fork ranks from a second pytest that has only collected the tests; always so once CUDA is initialised",
+    )
     parser.addini("ranks_kind", "default of --ranks-kind", default="process")
     parser.addini("ranks_backend", "default of --ranks-backend", default="phalanx")
     parser.addini("ranks_timeout", "seconds that a test on ranks may take", default="60")
@@ -175,8 +180,11 @@ def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: d
     if not home.startswith("_pytest."):
         return False
     plan = plan_of(item)
-    own = (*_CAPTURING, *_OF_WARM_RANKS) if plan is not None and plan.kind == "pool" else _CAPTURING
-    return name in own and not (plan is not None and plan.kind == "thread")
+    assert plan is not None
+    if plan.kind == "thread":
+        return False
+    is_sent = plan.kind == "pool" or item.config.stash[_RUNNER].needs_shadow()
+    return name in _CAPTURING or (is_sent and name in _OF_WARM_RANKS)
 
 
 def _is_method(function: Any, item: Any) -> bool:

@@ -88,7 +88,7 @@ class Runner:
             return RankTest(item, values, deferred, debug=self._debugger.on_rank(item, line)).run()
 
         check_fixtures(values, is_forked=True)
-        if has_initialised_cuda():
+        if self.needs_shadow():
             fresh = WarmRanks(plan.num_ranks, lambda: self._start_in_shadow(plan.num_ranks))
             try:
                 return self._send(fresh, item, plan, values, deferred)
@@ -134,6 +134,8 @@ class Runner:
             return RankTest(item, values, deferred, inner=inner, example=unpack(example)).run, meeting, port
 
         def start() -> Crew:
+            if self.needs_shadow():
+                return self._start_in_shadow(plan.num_ranks)
             return fork_crew(
                 lambda rank, line: serve(rank, line, prepare),
                 plan.num_ranks,
@@ -142,23 +144,26 @@ class Runner:
             )
 
         def run(example: bytes) -> Verdict:
-            if plan.kind == "thread":
-                endings = self._run_threads(item, plan, values, deferred, inner=inner, example=unpack(example))
-            else:
-                with claim_port() as port:
-                    endings = ranks.run(pickle.dumps((example, new_meeting(), port)), timeout_s=plan.timeout_s)
+            with claim_port() as port:
+                task: Any = (example, new_meeting(), port)
+                if self.needs_shadow():
+                    task = make_task(item, values, deferred, new_meeting(), port, example)
+                return judge(ranks.run(pickle.dumps(task), timeout_s=plan.timeout_s), plan.timeout_s)
+
+        def run_threads(example: bytes) -> Verdict:
+            endings = self._run_threads(item, plan, values, deferred, inner=inner, example=unpack(example))
             return judge(endings, plan.timeout_s)
 
         ranks = WarmRanks(plan.num_ranks, start, keep_failed=True)
         try:
-            with on_ranks(item, run, keep) as inner:
+            with on_ranks(item, run_threads if plan.kind == "thread" else run, keep) as inner:
                 yield
         finally:
             ranks.close()
 
     def _run_warm(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
         def start() -> Crew:
-            if has_initialised_cuda():
+            if self.needs_shadow():
                 return self._start_in_shadow(plan.num_ranks)
             items = {each.nodeid: each for each in item.session.items}
             return fork_crew(
@@ -187,6 +192,10 @@ class Runner:
         test = adopt(sent, items)
         test.debug = self._debugger.on_rank(test.item, line)
         return test.run, sent.meeting, sent.port
+
+    def needs_shadow(self) -> bool:
+        """Tell whether ranks must be forked from another process than this."""
+        return has_initialised_cuda() or bool(self._config.getoption("--ranks-shadow"))
 
     def _start_in_shadow(self, num_ranks: int) -> Crew:
         if self._shadow is None or not self._shadow.is_usable():

@@ -16,6 +16,7 @@ from typing import Any
 from phalanx.errors import UsageError
 from phalanx.launch.sending import pack
 from phalanx.settings import copy_environment, replace_environment
+from phalanx.testing.examples import unpack
 from phalanx.testing.rank_fixtures import DeferredFixture, RankRequest, RankSetup
 from phalanx.testing.rank_test import RankTest
 
@@ -38,10 +39,16 @@ class WarmTask:
     torch_state: bytes | None
     meeting: str
     port: int
+    example: bytes | None  # of Hypothesis's
 
 
 def make_task(
-    item: Any, values: Mapping[str, Any], deferred: Sequence[DeferredFixture], meeting: str, port: int
+    item: Any,
+    values: Mapping[str, Any],
+    deferred: Sequence[DeferredFixture],
+    meeting: str,
+    port: int,
+    example: bytes | None = None,
 ) -> WarmTask:
     """Prepare a test for sending.
 
@@ -72,6 +79,7 @@ def make_task(
         torch_state=torch.get_rng_state().numpy().tobytes() if torch is not None and _has_numpy() else None,
         meeting=meeting,
         port=port,
+        example=example,
     )
 
 
@@ -110,6 +118,8 @@ def adopt(task: WarmTask, items: Mapping[str, Any]) -> RankTest:
     values["tmp_path_factory"] = getattr(item.config, "_tmp_path_factory", None)
     deferred = [_find(item, *parts) for parts in task.deferred]
     test = RankTest(item, values, deferred)
+    if task.example is not None:
+        test.inner, test.example = item.obj.hypothesis.inner_test, unpack(task.example)
     nobody = DeferredFixture("request", lambda: None, ())
     values["request"] = RankRequest(item, nobody, RankSetup(item, None, values, test.run_async))
     return test

@@ -8,7 +8,8 @@ import pytest
 
 from phalanx.testing.plugin import plan_of
 from tests import leftovers
-from tests.worlds import KINDS
+
+pytest_plugins = ["pytester"]
 
 _LONGEST_TEST_S = 240
 
@@ -19,13 +20,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test in several worlds, leave one size of each kind in every check: few processes, many threads.
+    """Of a test on several numbers of ranks, leave one of each kind in every check: few processes, many threads.
 
     A test of very many cases has threads alone there.
     """
     for item in items:
         marker = item.get_closest_marker("ranks")
-        if marker is not None and marker.kwargs.get("kind") == KINDS and not _is_in_every_check(item, marker.args[0]):
+        sizes = marker.args[0] if marker is not None else 0
+        if not isinstance(sizes, int) and not _is_in_every_check(item, sizes):
             item.add_marker(pytest.mark.slow)
 
 

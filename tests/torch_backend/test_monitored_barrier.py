@@ -3,60 +3,48 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from phalanx.errors import OperationTimeoutError
 from phalanx.torch_backend.untyped import dist
-from tests.checks import check, contains, equal, raised
-from tests.torch_backend.torch_ranks import run_torch_ranks
+
+pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("process_group")]
 
 
-def test_it_names_the_missing_ranks_and_the_group_stays_usable(tmp_path: Path) -> None:
-    def program() -> str:
-        rank = dist.get_rank()
-        dist.monitored_barrier()
-        told = ""
-        if rank in (0, 3):
-            limit = timedelta(seconds=0.3)
-            error = raised(OperationTimeoutError, dist.monitored_barrier, timeout=limit, wait_all_ranks=True)
-            told = str(error)
-        value = torch.ones(1)
-        dist.all_reduce(value)
-        equal(float(value), 4.0)
-        dist.monitored_barrier(timeout=timedelta(seconds=20))
-        return told
-
-    told = run_torch_ranks(tmp_path, 4, program)
-    assert told[0].startswith("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 300 ms")
-    assert "Rank 3 successfully reached monitoredBarrier, but received errors" in told[3]
+@pytest.mark.ranks(4)
+def test_it_names_the_missing_ranks_and_the_group_stays_usable(rank: int) -> None:
+    dist.monitored_barrier()
+    if rank in (0, 3):
+        with pytest.raises(OperationTimeoutError) as caught:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=True)
+        if rank == 0:
+            assert str(caught.value).startswith("[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 300 ms")
+        else:
+            assert "Rank 3 successfully reached monitoredBarrier, but received errors" in str(caught.value)
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    assert float(value) == 4.0
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
 
 
-def test_the_first_missing_rank_is_enough_by_default(tmp_path: Path) -> None:
-    def program() -> str:
-        if dist.get_rank() != 0:
-            return ""
-        return str(raised(OperationTimeoutError, dist.monitored_barrier, timeout=timedelta(seconds=0.2)))
-
-    assert "Rank 1 failed to pass monitoredBarrier" in run_torch_ranks(tmp_path, 3, program)[0]
+@pytest.mark.ranks(3)
+def test_the_first_missing_rank_is_enough_by_default(rank: int) -> None:
+    if rank == 0:
+        with pytest.raises(OperationTimeoutError, match="Rank 1 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=0.2))
 
 
-def test_no_time_is_rank_0s_own_fault(tmp_path: Path) -> None:
-    def program() -> None:
-        world = dist.group.WORLD
-        assert world is not None
-        error = raised(OperationTimeoutError, world.monitored_barrier, timedelta(0))
-        if dist.get_rank() == 0:
-            contains(str(error), "Rank 0 timed out in monitoredBarrier")
-
-    run_torch_ranks(tmp_path, 2, program)
+def test_no_time_is_rank_0s_own_fault(process_group: Any, rank: int) -> None:
+    with pytest.raises(OperationTimeoutError) as caught:
+        process_group.monitored_barrier(timedelta(0))
+    if rank == 0:
+        assert "Rank 0 timed out in monitoredBarrier" in str(caught.value)
 
 
-def test_gloo_keeps_its_own(tmp_path: Path) -> None:
-    def program() -> None:
-        other = dist.new_group(backend="gloo")
-        dist.monitored_barrier(other, timeout=timedelta(seconds=20))
-        check(dist.get_backend(other) == "gloo")
-
-    run_torch_ranks(tmp_path, 2, program)
+def test_gloo_keeps_its_own() -> None:
+    other = dist.new_group(backend="gloo")
+    dist.monitored_barrier(other, timeout=timedelta(seconds=20))
+    assert dist.get_backend(other) == "gloo"

@@ -23,6 +23,10 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NU
 _PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.argv[1]))"
 
 
+class NotForkableError(InternalError):
+    """What was imported into the zygote has started threads."""
+
+
 class ZygoteClient:
     """A running zygote. Threads may share it.
 
@@ -53,7 +57,7 @@ class ZygoteClient:
         """Have the ranks of a job forked.
 
         Raises:
-            InternalError: The zygote could not be started.
+            InternalError: The zygote could not be started, or can't be forked (NotForkableError).
         """
         with self._lock:
             if not self._is_ready:
@@ -73,7 +77,7 @@ class ZygoteClient:
             raise InternalError("the process that ranks are forked from did not start; see its output above")
         (num_threads,) = struct.unpack("!Q", greeting)
         if num_threads != 1:
-            raise InternalError(
+            raise NotForkableError(
                 f"the process that ranks are forked from has {num_threads} threads, so it can't be forked"
             )
         self._is_ready = True

@@ -306,7 +306,7 @@ class _Watch:
 
     def _free_others(self, rank: int, why: str) -> None:
         """Let ranks that wait in an operation raise now; those that don't get a grace."""
-        self._sightings.fail(self._members[rank].pid, why)
+        self._sightings.fail(rank, self._members[rank].pid, why)
         if self._free_at is None:
             self._free_at = time.monotonic() + self._grace_s
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +10,7 @@ from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Crew, Ending, Terminal, wait_for_exit
 from phalanx.testing.line import Line
+from phalanx.testing.meetings import open_meeting
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, packed, take_part
@@ -31,8 +30,7 @@ def run_forked(
         redirect: Whether ranks print into files of their own.
         terminal: What ranks that are debugged share.
     """
-    with new_world(num_ranks) as segment, claim_port() as port:
-        meeting = new_meeting()
+    with new_world(num_ranks) as segment, open_meeting() as meeting, claim_port() as port:
 
         def main(rank: int, line: Line) -> None:
             place = Place(rank, num_ranks, meeting, port)
@@ -75,8 +73,3 @@ def new_world(num_ranks: int) -> Iterator[GroupSegment]:
         yield segment
     finally:
         segment.close_descriptor()
-
-
-def new_meeting() -> str:
-    """Name a place where only the ranks of one task meet."""
-    return f"world {os.getpid()}-{secrets.token_hex(8)}"

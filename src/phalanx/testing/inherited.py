@@ -37,6 +37,22 @@ def check_fixtures(values: Mapping[str, Any], *, is_forked: bool) -> None:
                 )
 
 
+def wide_fixtures(item: Any) -> frozenset[int]:
+    """Return the values of fixtures that serve more than one test, by their identity.
+
+    They may have done anything to modules and classes, as setup_class does: ranks that were forked before can't know.
+    """
+    found = set()
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        for definition in definitions:
+            home = getattr(definition.func, "__module__", "")
+            is_pytests = home.startswith(("_pytest.", "pytest_asyncio", "anyio.", "phalanx.testing."))
+            is_setup = definition.argname.startswith("_xunit_setup_")
+            if definition.scope != "function" and definition.cached_result is not None and (is_setup or not is_pytests):
+                found.add(id(definition.cached_result))
+    return frozenset(found)
+
+
 def has_initialised_cuda() -> bool:
     """Tell whether this process has a CUDA context, so that its copies can't have one."""
     torch: Any = sys.modules.get("torch")

@@ -5,6 +5,7 @@ Loading it imports no torch: sessions without such tests pay nothing.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Generator
 from typing import Any
@@ -30,8 +31,8 @@ _DEFERRED = pytest.StashKey[dict[str, DeferredFixture]]()
 _VERDICT = pytest.StashKey[Verdict]()
 _RUNNER = pytest.StashKey[Runner]()
 # pytest's own fixtures that hold a stream or a patch of their process: every rank needs its own.
-_CAPTURING = ("capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys")
-_OF_WARM_RANKS = ("monkeypatch", "caplog", "recwarn", "record_property")
+_CAPTURING = ("capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys", "recwarn")
+_OF_WARM_RANKS = ("monkeypatch", "caplog", "record_property")
 
 
 class RanksWarning(pytest.PytestWarning):
@@ -159,7 +160,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
     parameter = {"parameter": request.param} if hasattr(request, "param") else {}
     deferred[name] = DeferredFixture(
         name,
-        fixturedef.func,
+        _as_written(fixturedef.func),
         tuple(fixturedef.argnames),
         takes_instance=_is_method(fixturedef.func, item),
         **parameter,
@@ -185,6 +186,13 @@ def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: d
         return False
     is_sent = plan.kind == "pool" or item.config.stash[_RUNNER].needs_shadow()
     return name in _CAPTURING or (is_sent and name in _OF_WARM_RANKS)
+
+
+def _as_written(function: Any) -> Any:
+    """Return a fixture's function; an async plugin may have bound it to an event loop of this process."""
+    original = inspect.unwrap(function)
+    is_async = inspect.iscoroutinefunction(original) or inspect.isasyncgenfunction(original)
+    return original if is_async else function
 
 
 def _is_method(function: Any, item: Any) -> bool:
@@ -249,7 +257,9 @@ def _keep(item: pytest.Function, verdict: Verdict) -> None:
     for ending in verdict.endings:
         if ending.report is not None:
             coverage_of_ranks.add(ending.report.coverage)
-            item.user_properties += [each for each in ending.report.properties if each not in item.user_properties]
+            item.user_properties += ending.report.properties
+    told = item.user_properties  # every rank says the same
+    told[:] = [each for place, each in enumerate(told) if each not in told[:place]]
     _pass_on_warnings(verdict, item)
 
 
@@ -282,6 +292,8 @@ def pytest_runtest_makereport(
         if report.outcome == "failed" and verdict.outcome == "failed":
             notes = getattr(call.excinfo.value, "__notes__", []) if call.excinfo is not None else []
             report.longrepr = RanksShown(verdict, notes)
+        # Ranks that are threads log into pytest's own section too.
+        report.sections = [section for section in report.sections if section[0] != "Captured log call"]
         report.sections += output_sections(verdict.endings)
         del item.stash[_VERDICT]
     return report

@@ -126,6 +126,7 @@ class RankSetup:
         Raises:
             Exception: What a fixture raised.
         """
+        __tracebackhide__ = True
         for fixture in fixtures:
             self._values[fixture.name] = self._make(fixture)
 
@@ -145,6 +146,7 @@ class RankSetup:
             raise first
 
     def _make(self, fixture: DeferredFixture) -> Any:
+        __tracebackhide__ = True
         request = RankRequest(self._item, fixture, self)
         arguments = {name: request if name == "request" else self.value(name) for name in fixture.arguments}
         function = fixture.function

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UsageError
 from phalanx.groups.connect import connect
 from phalanx.launch.context import LaunchContext, current_context
+from phalanx.testing.meetings import rendezvous_file
 from phalanx.testing.plan import Plan
 from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import dist
@@ -51,10 +50,9 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
     check_backend(plan.backend)
     if dist.is_initialized():
         raise UsageError("fixture 'process_group': there is a default process group already")
-    place = Path(tempfile.gettempdir()) / f"phalanx-{context.meeting.rpartition(' ')[2]}"
     dist.init_process_group(
         plan.backend,
-        init_method=f"file://{place}",
+        init_method=f"file://{rendezvous_file(context.meeting)}",
         rank=context.rank,
         world_size=context.size,
         timeout=timedelta(seconds=plan.timeout_s),
@@ -66,8 +64,6 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
     finally:
         if dist.is_initialized() and context.failure is None:
             dist.destroy_process_group()
-        with suppress(OSError):
-            place.unlink()
 
 
 def check_backend(backend: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +23,12 @@ class CaughtWarning:
     category: type[Warning]
     filename: str
     line: int
+
+
+def caught_warnings(found: Iterable[warnings.WarningMessage] | None) -> list[CaughtWarning]:
+    """Describe recorded warnings, each once."""
+    described = [CaughtWarning(str(one.message), one.category, one.filename, one.lineno) for one in found or ()]
+    return [one for place, one in enumerate(described) if one not in described[:place]]
 
 
 @dataclass

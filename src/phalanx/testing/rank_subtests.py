@@ -23,6 +23,7 @@ class SubtestResult:
         outcome: "passed", "failed" or "skipped".
         headline: Why.
         shown: How pytest shows the failure.
+        failure: What tells it from other failures: its class and place.
     """
 
     message: str | None
@@ -30,6 +31,7 @@ class SubtestResult:
     outcome: str
     headline: str = ""
     shown: Any = None
+    failure: str = ""
 
 
 class RankSubtests:
@@ -54,7 +56,9 @@ class RankSubtests:
             raise
         except BaseException as error:
             shown = self._item.repr_failure(pytest.ExceptionInfo.from_exception(error))
-            headline = report_failure(error, shown).headline
-            self.results.append(SubtestResult(msg, values, "failed", headline, shown))
+            found = report_failure(error, shown)
+            self.results.append(
+                SubtestResult(msg, values, "failed", found.headline, shown, f"{found.kind} {found.place}")
+            )
         else:
             self.results.append(SubtestResult(msg, values, "passed"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import inspect
-import logging
 import sys
 import threading
 import unittest
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from phalanx.launch.context import mark_failed
 from phalanx.testing.faults import RankLost
 from phalanx.testing.left_behind import find_threads, note_threads
 from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
-from phalanx.testing.rank_report import CaughtWarning, RankReport, report_failure
+from phalanx.testing.rank_logging import RankLog, rank_logging
+from phalanx.testing.rank_report import RankReport, caught_warnings, report_failure
 from phalanx.testing.rank_subtests import RankSubtests
 
 # Python 3.11's parser counts its depth per process: threads that parse at the same time confuse it.
@@ -56,26 +57,27 @@ class RankTest:
         # Threads share the list of filters; there pytest's own recording sees the warnings.
         recording: Any = contextlib.nullcontext([]) if self.is_thread else warnings.catch_warnings(record=True)
         num_properties = len(self.item.user_properties)
-        with recording as caught, _logging(self.item) as log:
-            report = self._run()
+        with recording as caught, rank_logging(self.item, is_thread=self.is_thread) as log:
+            report = self._run(log)
         if not self.is_thread:
             report.properties = self.item.user_properties[num_properties:]
-        report.warnings = [
-            CaughtWarning(str(found.message), found.category, found.filename, found.lineno) for found in caught or []
-        ]
-        report.log = log()
+        report.warnings = caught_warnings(caught)
+        report.log = log.text()
         if not self.is_thread:
             report.left_behind += find_threads(threads)
         return report
 
-    def _run(self) -> RankReport:
+    def _run(self, log: RankLog) -> RankReport:
         instance = getattr(self.item, "instance", None)
         if self.is_thread and instance is not None:
             instance = copy.copy(instance)  # what a test sets on `self` is its rank's
         setup = RankSetup(self.item, instance, self.values, self.run_async)
         subtests = RankSubtests(self.item)
+        special: dict[str, Any] = {"subtests": subtests}
+        if self.capture is not None:
+            special |= {"capsys": self.capture(), "caplog": log.caplog(self.item)}
         try:
-            report = self._attempt(lambda: self._call(setup, subtests, instance))
+            report = self._attempt(functools.partial(self._call, setup, special, instance))
             teardown = self._attempt(setup.tear_down)
             report = teardown if report.outcome == "passed" else report
         finally:
@@ -84,12 +86,11 @@ class RankTest:
         report.subtests = subtests.results
         return report
 
-    def _call(self, setup: RankSetup, subtests: RankSubtests, instance: Any) -> None:
-        special: dict[str, Any] = {"subtests": subtests} if "subtests" in self.values else {}
-        if self.capture is not None and "capsys" in self.values:
-            special["capsys"] = self.capture()
+    def _call(self, setup: RankSetup, special: Mapping[str, Any], instance: Any) -> None:
+        __tracebackhide__ = True
         setup.set_up([fixture for fixture in self.deferred if fixture.name not in special])
-        arguments = {name: special.get(name) or setup.value(name) for name in self.item._fixtureinfo.argnames}
+        names = self.item._fixtureinfo.argnames
+        arguments = {name: special[name] if name in special else setup.value(name) for name in names}
         function = _plain_function(self.item, instance)
         if self.inner is not None:
             function = self.inner if instance is None else self.inner.__get__(instance)
@@ -99,6 +100,7 @@ class RankTest:
             self.run_async(result)
 
     def _attempt(self, step: Callable[[], None]) -> RankReport:
+        __tracebackhide__ = True
         try:
             step()
         except (pytest.skip.Exception, unittest.SkipTest) as skip:
@@ -135,6 +137,7 @@ class RankTest:
             self._runner = asyncio.Runner()
 
         async def wait() -> Any:
+            __tracebackhide__ = True
             return await awaitable
 
         return self._runner.run(wait())
@@ -158,35 +161,3 @@ def _tell_peers(headline: str) -> None:
     if groups is not None:
         for group in groups.living_groups():
             group.fail(headline)
-
-
-@contextlib.contextmanager
-def _logging(item: Any) -> Iterator[Callable[[], str]]:
-    """Collect what this rank logs."""
-    plugin = item.config.pluginmanager.getplugin("logging-plugin")
-    if plugin is None:
-        yield lambda: ""
-        return
-    handler = _ListHandler(plugin.formatter)
-    root = logging.getLogger()
-    level = root.level
-    if plugin.log_level is not None:
-        root.setLevel(min(level, plugin.log_level))
-    root.addHandler(handler)
-    try:
-        yield lambda: "\n".join(handler.lines)
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-
-
-class _ListHandler(logging.Handler):
-    def __init__(self, formatter: logging.Formatter) -> None:
-        super().__init__()
-        self.setFormatter(formatter)
-        self.lines: list[str] = []
-        self._thread = threading.get_ident()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread or record.threadName == "MainThread":
-            self.lines.append(self.format(record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,19 +12,20 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.nursery import NotForkableError, ZygoteClient
 from phalanx.testing.crew import Crew, Ending, TaskInterrupted
 from phalanx.testing.debugger import Debugger
 from phalanx.testing.examples import on_ranks, unpack
-from phalanx.testing.forked_ranks import fork_crew, new_meeting, run_forked
-from phalanx.testing.inherited import check_fixtures, has_initialised_cuda
+from phalanx.testing.forked_ranks import fork_crew, run_forked
+from phalanx.testing.inherited import check_fixtures, has_initialised_cuda, wide_fixtures
 from phalanx.testing.line import Line
+from phalanx.testing.meetings import open_meeting
 from phalanx.testing.plan import Defaults, Plan
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_fixtures import DeferredFixture
-from phalanx.testing.rank_report import RankReport
+from phalanx.testing.rank_report import RankReport, caught_warnings
 from phalanx.testing.rank_test import RankTest
-from phalanx.testing.shadow import serve_session, start_shadow
+from phalanx.testing.shadow import serve_session, start_separate_ranks, start_shadow
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.verdict import Verdict, judge
@@ -42,6 +44,7 @@ class Runner:
         self._debugger = Debugger(config)
         self._warm: dict[int, WarmRanks] = {}
         self._shadow: ZygoteClient | None = None
+        self._can_fork_shadow = True  # until it turns out that the tests initialise CUDA when they are imported
 
     def check(self, plan: Plan) -> None:
         """See whether a plan is possible here.
@@ -113,8 +116,13 @@ class Runner:
         def run(output: ThreadOutput) -> RankReport:
             return RankTest(item, values, deferred, is_thread=True, capture=output.capture, **of_example).run()
 
-        with claim_port() as port:
-            return run_threaded(run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, port=port)
+        # Threads share the recording of warnings: what several ranks warn of is there several times.
+        with claim_port() as port, warnings.catch_warnings(record=True) as caught:
+            endings = run_threaded(run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, port=port)
+        for ending in endings[:1]:
+            if ending.report is not None:
+                ending.report.warnings = caught_warnings(caught)
+        return endings
 
     @contextmanager
     def examples(
@@ -144,10 +152,10 @@ class Runner:
             )
 
         def run(example: bytes) -> Verdict:
-            with claim_port() as port:
-                task: Any = (example, new_meeting(), port)
+            with open_meeting() as meeting, claim_port() as port:
+                task: Any = (example, meeting, port)
                 if self.needs_shadow():
-                    task = make_task(item, values, deferred, new_meeting(), port, example)
+                    task = make_task(item, values, deferred, meeting, port, example)
                 return judge(ranks.run(pickle.dumps(task), timeout_s=plan.timeout_s), plan.timeout_s)
 
         def run_threads(example: bytes) -> Verdict:
@@ -177,13 +185,14 @@ class Runner:
         warm = self._warm.get(plan.num_ranks)
         if warm is None:
             warm = self._warm[plan.num_ranks] = WarmRanks(plan.num_ranks, start)
+        warm.require(wide_fixtures(item))
         return self._send(warm, item, plan, values, deferred)
 
     def _send(
         self, ranks: WarmRanks, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]
     ) -> list[Ending]:
-        with claim_port() as port:
-            task = pickle.dumps(make_task(item, values, deferred, new_meeting(), port))
+        with open_meeting() as meeting, claim_port() as port:
+            task = pickle.dumps(make_task(item, values, deferred, meeting, port))
             return ranks.run(task, timeout_s=plan.timeout_s)
 
     def _prepare(self, items: Mapping[str, Any], task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
@@ -198,9 +207,16 @@ class Runner:
         return has_initialised_cuda() or bool(self._config.getoption("--ranks-shadow"))
 
     def _start_in_shadow(self, num_ranks: int) -> Crew:
-        if self._shadow is None or not self._shadow.is_usable():
-            self._shadow = start_shadow(self._config)
-        return start_crew(num_ranks, serve_session, self._shadow, redirect=self._redirect, terminal=self._debugger)
+        if self._can_fork_shadow:
+            if self._shadow is None or not self._shadow.is_usable():
+                self._shadow = start_shadow(self._config)
+            try:
+                return start_crew(
+                    num_ranks, serve_session, self._shadow, redirect=self._redirect, terminal=self._debugger
+                )
+            except NotForkableError:
+                self._can_fork_shadow = False
+        return start_separate_ranks(self._config, num_ranks, redirect=self._redirect, terminal=self._debugger)
 
 
 def _preload(item: pytest.Function) -> None:

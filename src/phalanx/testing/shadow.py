@@ -6,8 +6,12 @@ never use a GPU. The shadow has the test modules, with their assertions rewritte
 
 from __future__ import annotations
 
+import atexit
+import base64
+import functools
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,39 +20,101 @@ import pytest
 
 from phalanx.launch import zygote
 from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.rank_process import die_with_parent
+from phalanx.testing.crew import Crew, Terminal
 from phalanx.testing.line import Line
+from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
+from phalanx.testing.reception import Call, Reception
 from phalanx.testing.warm_ranks import serve
 from phalanx.testing.warm_task import adopt
 
-_PROGRAM = "import sys; from phalanx.testing.shadow import main; main(int(sys.argv[1]), sys.argv[2:])"
+_PROGRAM = "import sys; from phalanx.testing.shadow import main; main(sys.argv[1], sys.argv[2:])"
 _items: dict[str, Any] = {}  # in the shadow and its ranks: all tests, by their ids
 
 
 def start_shadow(config: pytest.Config) -> ZygoteClient:
     """Start the shadow of this session; it ends with it."""
+    return ZygoteClient(_PROGRAM, _arguments(config))
+
+
+def start_separate_ranks(config: pytest.Config, num_ranks: int, *, redirect: bool, terminal: Terminal) -> Crew:
+    """Start ranks that each collect the session for themselves.
+
+    For tests that initialise CUDA when they are imported: no process that has imported them can be forked. It takes as
+    long as importing torch and the tests does.
+
+    Raises:
+        InternalError: They did not start.
+    """
+    with Reception(num_ranks, redirect=redirect) as reception:
+        processes = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    _PROGRAM,
+                    f"call:{base64.b64encode(pickle.dumps(call)).decode()}",
+                    *_arguments(config),
+                ],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+            )
+            for call in reception.calls
+        ]
+        try:
+            lines = reception.accept()
+        except BaseException:
+            for process in processes:
+                process.kill()
+            raise
+    members = [
+        Member(rank, process.pid, os.pidfd_open(process.pid), lines[rank], reception.files[rank])
+        for rank, process in enumerate(processes)
+    ]
+    for process in processes:
+        process.returncode = 0  # the crew reaps it
+    return Crew(members, terminal)
+
+
+def _arguments(config: pytest.Config) -> list[str]:
     is_xdist_worker = hasattr(config, "workerinput")
     arguments = list(config.args) if is_xdist_worker else [str(each) for each in config.invocation_params.args]
-    return ZygoteClient(_PROGRAM, [*arguments, "-p", "no:cacheprovider"])
+    return [*arguments, "-p", "no:cacheprovider"]
 
 
-def main(descriptor: int, arguments: Sequence[str]) -> None:
-    """Be the shadow."""
+def main(place: str, arguments: Sequence[str]) -> None:
+    """Be the shadow, with a control socket for its place, or a rank by itself, with a call to make."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
-    sys.exit(pytest.main(list(arguments), plugins=[_Shadow(descriptor)]))
+    serve_tests: Callable[[], None]
+    if place.startswith("call:"):
+        call: Call = pickle.loads(base64.b64decode(place.removeprefix("call:")))
+        serve_tests = functools.partial(_serve_by_itself, call, os.getppid())
+    else:
+        serve_tests = functools.partial(zygote.main, int(place))
+    sys.exit(pytest.main(list(arguments), plugins=[_Shadow(serve_tests)]))
 
 
 class _Shadow:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    """Keeps pytest from running tests once it has collected them."""
+
+    def __init__(self, serve_tests: Callable[[], None]) -> None:
+        self._serve_tests = serve_tests
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Fork ranks instead of running tests."""
+        """Serve instead."""
         _items.update({item.nodeid: item for item in session.items})
-        zygote.main(self._descriptor)
+        self._serve_tests()
         return True
+
+
+def _serve_by_itself(call: Call, owner: int) -> None:
+    die_with_parent(owner)
+    atexit._clear()
+    serve_session(call.rank, call.answer())
+    os._exit(0)
 
 
 def serve_session(rank: int, line: Line) -> None:

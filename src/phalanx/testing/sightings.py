@@ -31,9 +31,12 @@ class Sightings:
                 if row["pid"] == pid and not row["is_thread"]:
                     group.declare_dead(row["rank"], status)
 
-    def fail(self, pid: int, why: str) -> None:
-        """Break every group that this process is in."""
-        for group in self._groups:
+    def fail(self, rank: int, pid: int, why: str) -> None:
+        """Break the world, and every group that this rank's process is in."""
+        world, *others = self._groups
+        if world.snapshot()[rank]["state"] != "left":  # also when it has not joined yet: others may wait for it
+            world.fail(rank, why)
+        for group in others:
             for row in group.snapshot():
                 if row["pid"] == pid and row["state"] != "left":
                     group.fail(row["rank"], why)

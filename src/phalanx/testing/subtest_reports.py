@@ -30,11 +30,7 @@ def _log(item: Any, message: str | None, values: dict[str, str], by_rank: dict[i
     outcome = "failed" if failed else next(iter(by_rank.values())).outcome
     shown: Any = None
     if failed:
-        parts = []
-        for headline in dict.fromkeys(result.headline for result in failed.values()):
-            ranks = [rank for rank, result in failed.items() if result.headline == headline]
-            parts.append(f"{words.rank_list(ranks)}: {headline}\n{failed[ranks[0]].shown}")
-        shown = "\n".join(parts)
+        shown = "\n".join(_describe(failed, failure) for failure in dict.fromkeys(f.failure for f in failed.values()))
     elif outcome == "skipped":
         shown = (str(item.path), item.location[1] or 0, next(iter(by_rank.values())).headline)
     report = pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), outcome, shown, "call")  # type: ignore[arg-type]
@@ -46,3 +42,12 @@ def _log(item: Any, message: str | None, values: dict[str, str], by_rank: dict[i
     capturing = item.config.pluginmanager.getplugin("capturemanager")
     with capturing.global_and_fixture_disabled() if capturing is not None else contextlib.nullcontext():
         item.ihook.pytest_runtest_logreport(report=sub)
+
+
+def _describe(failed: dict[int, SubtestResult], failure: str) -> str:
+    """Show one distinct failure, with all ranks that had it."""
+    same = {rank: result for rank, result in failed.items() if result.failure == failure}
+    first, *others = same
+    lines = [f"{words.rank_list(same)}: {same[first].headline}", str(same[first].shown)]
+    lines += [f"rank {rank}: {same[rank].headline}" for rank in others if same[rank].headline != same[first].headline]
+    return "\n".join(lines)

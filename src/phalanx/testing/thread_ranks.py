@@ -20,7 +20,8 @@ from phalanx.launch.threads import RankCancelled
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Ending
 from phalanx.testing.faults import RankLost
-from phalanx.testing.forked_ranks import new_meeting, new_world
+from phalanx.testing.forked_ranks import new_world
+from phalanx.testing.meetings import open_meeting
 from phalanx.testing.place import Place, leave_groups
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.sightings import describe
@@ -32,20 +33,20 @@ def run_threaded(
     run: Callable[[ThreadOutput], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, port: int
 ) -> list[Ending]:
     """Run the task on that many threads and wait for their end."""
-    with new_world(num_ranks) as segment:
-        team = _Team(run, num_ranks, segment, port)
+    with new_world(num_ranks) as segment, open_meeting() as meeting:
+        team = _Team(run, num_ranks, segment, meeting, port)
         with team.output.installed() if redirect else contextlib.nullcontext():
             return team.run(timeout_s)
 
 
 class _Team:
     def __init__(
-        self, run: Callable[[ThreadOutput], RankReport], num_ranks: int, segment: GroupSegment, port: int
+        self, run: Callable[[ThreadOutput], RankReport], num_ranks: int, segment: GroupSegment, meeting: str, port: int
     ) -> None:
         self._run = run
         self._num_ranks = num_ranks
         self._segment = segment
-        self._meeting = new_meeting()
+        self._meeting = meeting
         self._port = port
         self.output = ThreadOutput()
         self._changed = threading.Condition()  # guards the endings and the number of ended

@@ -33,7 +33,14 @@ class WarmRanks:
         self._keep_failed = keep_failed
         self._start = start
         self._crew: Crew | None = None
+        self._state: frozenset[int] = frozenset()
         self._owner = os.getpid()
+
+    def require(self, state: frozenset[int]) -> None:
+        """Replace the ranks if they were forked before something that the next task needs."""
+        if not state <= self._state:
+            self.close()
+            self._state = state
 
     def run(self, task: bytes, *, timeout_s: float) -> list[Ending]:
         """Run a task on them, on new ones if the old ones are gone."""

@@ -59,7 +59,7 @@ def make_task(
     torch: Any = sys.modules.get("torch")
     return WarmTask(
         node_id=item.nodeid,
-        values={name: _pack(name, value) for name, value in values.items() if name not in _OWN_VALUES},
+        values={name: _pack(name, value) for name, value in values.items() if not _stays_here(item, name)},
         deferred=[
             (
                 fixture.name,
@@ -81,6 +81,15 @@ def make_task(
         port=port,
         example=example,
     )
+
+
+def _stays_here(item: Any, name: str) -> bool:
+    """Tell whether a fixture is of no use on ranks: pytest's own, and event loops of async plugins."""
+    if name in _OWN_VALUES:
+        return True
+    known = item._fixtureinfo.name2fixturedefs.get(name)
+    found = known or item.session._fixturemanager.getfixturedefs(name, item) or ()
+    return any(each.func.__module__.startswith(("pytest_asyncio", "anyio.")) for each in found)
 
 
 def _has_numpy() -> bool:

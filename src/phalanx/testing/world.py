@@ -19,8 +19,8 @@ from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.sending import pack
 from phalanx.launch.spawn import spawn
 from phalanx.testing.crew import Crew, Ending
-from phalanx.testing.forked_ranks import new_meeting
 from phalanx.testing.line import Line
+from phalanx.testing.meetings import open_meeting
 from phalanx.testing.member import Member
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport, report_failure
@@ -64,9 +64,9 @@ class World:
         """
         if self.kind == "thread":
             return spawn(function, ranks=self.size, args=args, kwargs=kwargs, kind="thread", timeout_s=self._timeout_s)
-        with claim_port() as port:
+        with open_meeting() as meeting, claim_port() as port:
             try:
-                task = pack((function, args, kwargs, new_meeting(), port))
+                task = pack((function, args, kwargs, meeting, port))
             except Exception as error:
                 raise UsageError(f"the function or its arguments can't be sent to the ranks: {error}") from error
             endings = self._warm.run(task, timeout_s=self._timeout_s)

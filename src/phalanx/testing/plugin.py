@@ -76,7 +76,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _read_defaults(config: pytest.Config) -> Defaults:
     kind = config.getoption("--ranks-kind") or config.getini("ranks_kind")
     backend = config.getoption("--ranks-backend") or config.getini("ranks_backend")
-    timeout = config.getoption("--ranks-timeout") or config.getini("ranks_timeout")
+    given = config.getoption("--ranks-timeout")
+    timeout = config.getini("ranks_timeout") if given is None else given
     try:
         (plan,) = read_marker((1,), {"kind": kind, "backend": backend, "timeout": float(timeout)}, Defaults())
     except (UsageError, ValueError) as error:

@@ -26,6 +26,7 @@ from phalanx.testing.unittest.timeouts import get_timeout
 from phalanx.testing.unittest.torch_case import TestCase, common_utils
 from phalanx.torch_backend.untyped import dist
 
+__unittest = True  # unittest leaves such frames out of tracebacks
 _logger = logging.getLogger(__name__)
 _UNSET = -2
 

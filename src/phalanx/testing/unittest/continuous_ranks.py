@@ -18,11 +18,13 @@ from phalanx.launch.context import set_process_context
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Ending, wait_for_exit
-from phalanx.testing.forked_ranks import fork_crew, new_meeting
+from phalanx.testing.forked_ranks import fork_crew
 from phalanx.testing.line import Line, close_descriptor
+from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member
 from phalanx.testing.place import Place, leave_groups, packed
-from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.rank_report import RankReport
+from phalanx.testing.unittest.own_stacks import report_test_failure
 from phalanx.testing.world import NoTerminal
 
 # What a rank does: `loop(rank, file for the rendezvous, queue of tasks, queue of results)`.
@@ -63,7 +65,7 @@ class CompletionQueue:
         if isinstance(result, unittest.SkipTest):
             report = RankReport("skipped", headline=str(result))
         elif isinstance(result, BaseException):
-            report = report_failure(result)
+            report = report_test_failure(result)
         else:
             report = RankReport("passed")
         self._line.send(packed(report))
@@ -75,7 +77,7 @@ class ContinuousRanks:
     def __init__(self, loop: Loop, num_ranks: int) -> None:
         self._loop = loop
         self._num_ranks = num_ranks
-        self._meeting = new_meeting()
+        self._meeting = name_meeting()
         with tempfile.NamedTemporaryFile(delete=False) as file:
             self.rendezvous = file.name
         self._segment: GroupSegment = create_group_segment(WORLD_NAME, num_ranks, crowd=num_ranks)

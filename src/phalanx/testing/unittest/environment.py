@@ -82,8 +82,12 @@ def captured_output() -> Iterator[tuple[io.StringIO, io.StringIO]]:
 def initialize_temp_directories(init_method: str | None = None) -> None:
     """Make a folder for a test, and say in TEMP_DIR and INIT_METHOD where it is."""
     global tmp_dir  # noqa: PLW0603
-    cleanup_temp_dir()
-    tmp_dir = tempfile.TemporaryDirectory()
+    if tmp_dir is None:
+        tmp_dir = tempfile.TemporaryDirectory()
+    else:
+        # The same folder, empty: modules may have read its name when they were imported, and ranks are forked.
+        tmp_dir.cleanup()
+        Path(tmp_dir.name).mkdir()
     folder = Path(tmp_dir.name)
     for name in ("barrier", "test_dir", "init_dir"):
         (folder / name).mkdir()

@@ -30,6 +30,7 @@ from phalanx.testing.unittest.torch_case import TestCase, common_utils
 from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 from phalanx.torch_backend.untyped import dist
 
+__unittest = True  # unittest leaves such frames out of tracebacks
 _logger = logging.getLogger(__name__)
 _MESSAGE_CHARACTERS = 32_000  # more would block a rank until somebody reads it
 

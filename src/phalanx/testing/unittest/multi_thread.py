@@ -20,6 +20,8 @@ from phalanx.testing.unittest.torch_case import TestCase
 from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 from phalanx.torch_backend.untyped import dist
 
+__unittest = True  # unittest leaves such frames out of tracebacks
+
 
 class MultiThreadedTestCase(TestCase):  # type: ignore[misc]
     """Derive from it and call `_spawn_threads()` in setUp()."""

@@ -1,6 +1,10 @@
-"""Stacks of a rank without what stands below the test: the runner, the harness, torch's wrapper of test methods."""
+"""Stacks and tracebacks of a rank without what stands below the test: the runner, the harness, torch's wrappers."""
 
 from __future__ import annotations
+
+import traceback
+
+from phalanx.testing.rank_report import RankReport, report_failure
 
 _BELOW = ("/phalanx/testing/", "/torch/testing/_internal/common_utils.py", "/unittest/")
 
@@ -25,3 +29,12 @@ def without_harness(stacks: str) -> str:
         else:
             shown.append(line)
     return "\n".join(shown)
+
+
+def report_test_failure(error: BaseException) -> RankReport:
+    """Describe what a test raised."""
+    above = error.__traceback__
+    while above is not None and any(part in above.tb_frame.f_code.co_filename for part in _BELOW):
+        above = above.tb_next
+    shown = "".join(traceback.format_exception(type(error), error, above or error.__traceback__))
+    return report_failure(error, shown)

@@ -13,8 +13,8 @@ from phalanx.launch.context import set_process_context
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Crew, Ending, wait_for_exit
-from phalanx.testing.forked_ranks import new_meeting
 from phalanx.testing.line import Line
+from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, leave_groups
@@ -30,7 +30,7 @@ class ProcessRanks:
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
         self._segment: GroupSegment = create_group_segment(WORLD_NAME, num_ranks, crowd=num_ranks)
-        self._meeting = new_meeting()
+        self._meeting = name_meeting()
         self._members: list[Member] = []
 
     def make_process(self, *_: Any, **arguments: Any) -> ForkedProcess:

@@ -14,7 +14,8 @@ from phalanx.testing.line import Line, open_line
 from phalanx.testing.member import FAILED_EXIT_CODE, Member
 from phalanx.testing.output import create_output_files
 from phalanx.testing.place import packed
-from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.rank_report import RankReport
+from phalanx.testing.unittest.own_stacks import report_test_failure
 from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, meaning_of
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def run_and_report(call: Callable[[], None], line: Line) -> None:
             sys.exit(FAILED_EXIT_CODE)
         raise
     except BaseException as error:
-        line.send(packed(report_failure(error)))
+        line.send(packed(report_test_failure(error)))
         raise
 
 
@@ -136,7 +137,7 @@ def _explain(leaving: SystemExit) -> RankReport | None:
     """A rank ends from inside the handler of what was raised: the cause is there to be found."""
     cause = leaving.__context__
     if leaving.code == TEST_ERROR_EXIT_CODE and cause is not None:
-        return report_failure(cause)
+        return report_test_failure(cause)
     if meaning_of(leaving.code) is not None and cause is not None and str(cause):
         return RankReport("skipped", headline=str(cause))
     return None

@@ -13,6 +13,7 @@ from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, TEST_SKIPS
 from phalanx.testing.unittest.torch_case import IS_SANDCASTLE
 from phalanx.testing.verdict import Verdict, judge
 
+__unittest = True  # unittest leaves such frames out of tracebacks
 _logger = logging.getLogger(__name__)
 
 

@@ -8,17 +8,20 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.groups.shared_memory import living_groups
+from phalanx.groups.shared_memory import SharedMemoryGroup, living_groups
 from phalanx.launch.context import current_context
 from phalanx.testing.ports import claim_port
-from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.rank_report import RankReport
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.unittest import return_codes
+from phalanx.testing.unittest.own_stacks import report_test_failure
 from phalanx.testing.unittest.skip_codes import meaning_of
 from phalanx.testing.unittest.timeouts import TIMEOUT_DEFAULT
 from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 from phalanx.torch_backend.thread_worlds import THREADED, thread_worlds, use_own_autograd_thread
 from phalanx.torch_backend.untyped import dist
+
+__unittest = True  # unittest leaves such frames out of tracebacks
 
 
 def run_on_threads(call: Callable[[int], Any], num_ranks: int, *, timeout_s: float, test_id: str) -> None:
@@ -35,14 +38,19 @@ def run_on_threads(call: Callable[[int], Any], num_ranks: int, *, timeout_s: flo
         SkipTest: The ranks have skipped.
     """
     start = time.monotonic()
+    broken: list[SharedMemoryGroup] = []
     with thread_worlds(), claim_port() as port:
-        endings = run_threaded(lambda *_: _be_rank(call), num_ranks, timeout_s=timeout_s, redirect=False, port=port)
+        endings = run_threaded(
+            lambda *_: _be_rank(call, broken), num_ranks, timeout_s=timeout_s, redirect=False, port=port
+        )
+    for group in broken:
+        group.close()
     exits = [f"Thread {rank} exited with" for rank in range(num_ranks)]
     return_codes.check_errors(endings, exits, time.monotonic() - start, timeout_s)
     return_codes.check_skips(endings, test_id, [None] * num_ranks)
 
 
-def _be_rank(call: Callable[[int], Any]) -> RankReport:
+def _be_rank(call: Callable[[int], Any], broken: list[SharedMemoryGroup]) -> RankReport:
     context = current_context()
     assert context is not None
     autograd = use_own_autograd_thread()
@@ -55,18 +63,19 @@ def _be_rank(call: Callable[[int], Any]) -> RankReport:
         if meaning is not None:
             return RankReport("skipped", headline=meaning)
         if leaving.code not in (None, 0):
-            return _fail(leaving)
+            return _fail(leaving, broken)
     except BaseException as error:
-        return _fail(error)
+        return _fail(error, broken)
     finally:
         autograd.__exit__(None, None, None)
     return RankReport("passed")
 
 
-def _fail(error: BaseException) -> RankReport:
-    report = report_failure(error)
+def _fail(error: BaseException, broken: list[SharedMemoryGroup]) -> RankReport:
+    report = report_test_failure(error)
     for group in living_groups():
         group.fail(report.headline)  # the others are freed at once
+        broken.append(group)  # not closed yet: that would look like leaving in good order
     return report
 
 

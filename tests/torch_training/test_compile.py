@@ -5,16 +5,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.torch_training import reference_training as reference
-from tests.torch_training.training_ranks import all_close, close, train
-
-pytestmark = pytest.mark.slow
+from tests.torch_training.closeness import all_close, close
+from tests.torch_training.training_ranks import trains_on
 
 NUM_RANKS = 2
+pytestmark = trains_on(NUM_RANKS)
 every_compiler = pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
 
 
@@ -34,8 +39,6 @@ def _in_place(tensor: Tensor) -> Tensor:
 
 
 def _functional(tensor: Tensor) -> Tensor:
-    import torch.distributed._functional_collectives as functional
-
     world: Any = dist.group.WORLD
     total = functional.all_reduce(tensor * 2, "sum", world)
     gathered = functional.all_gather_tensor(total, 0, world)
@@ -76,14 +79,10 @@ def _input(rank: int, step: int) -> Tensor:
 
 
 def _num_graphs() -> int:
-    from torch._dynamo.utils import counters
-
     return int(counters["stats"]["unique_graphs"])
 
 
 def _compare(rank: int, functions: list[Callable[[Tensor], Tensor]], compiler: str, is_whole: bool) -> None:
-    import torch._dynamo
-
     torch._dynamo.config.enable_p2p_compilation = True  # torch has it off
     for number, function in enumerate(functions):
         compiled = torch.compile(function, backend=compiler, fullgraph=is_whole)
@@ -93,13 +92,13 @@ def _compare(rank: int, functions: list[Callable[[Tensor], Tensor]], compiler: s
 
 
 @every_compiler
-def test_collectives_compile_to_one_graph(compiler: str) -> None:
-    train(NUM_RANKS, _compare, [_in_place, _functional, _messages], compiler, True)
+def test_collectives_compile_to_one_graph(rank: int, compiler: str) -> None:
+    _compare(rank, [_in_place, _functional, _messages], compiler, True)
 
 
 @every_compiler
-def test_what_torch_cant_trace_runs_between_graphs(compiler: str) -> None:
-    train(NUM_RANKS, _compare, [_asynchronous, _broadcast_and_barrier], compiler, False)
+def test_what_torch_cant_trace_runs_between_graphs(rank: int, compiler: str) -> None:
+    _compare(rank, [_asynchronous, _broadcast_and_barrier], compiler, False)
 
 
 class _Model(nn.Module):
@@ -114,43 +113,25 @@ class _Model(nn.Module):
 
 
 @every_compiler
-def test_a_compiled_ddp_model_trains_like_one_process(compiler: str) -> None:
-    def program(rank: int) -> tuple[dict[str, Tensor], int]:
-        model = _Model()
-        compiled: Any = torch.compile(DistributedDataParallel(model), backend=compiler)
-        reference.train_spread(compiled, rank)
-        return reference.parameters_of(model.layers), _num_graphs()
-
-    expected = reference.train_alone(NUM_RANKS)
-    for parameters, num_graphs in train(NUM_RANKS, program):
-        all_close(parameters, expected)
-        assert num_graphs > 0
+def test_a_compiled_ddp_model_trains_like_one_process(rank: int, compiler: str) -> None:
+    model = _Model()
+    compiled: Any = torch.compile(DistributedDataParallel(model), backend=compiler)
+    reference.train_spread(compiled, rank)
+    all_close(reference.parameters_of(model.layers), reference.train_alone(NUM_RANKS))
+    assert _num_graphs() > 0
 
 
-def test_dynamo_finds_nothing_of_the_backend_below_a_compiled_ddp_model() -> None:
-    def program(rank: int) -> list[str]:
-        from torch._dynamo.utils import counters
-
-        compiled: Any = torch.compile(DistributedDataParallel(_Model()), backend="aot_eager")
-        reference.train_spread(compiled, rank)
-        return [reason for reason in counters["graph_break"] if "phalanx" in reason]
-
-    assert train(NUM_RANKS, program) == [[], []]
+def test_dynamo_finds_nothing_of_the_backend_below_a_compiled_ddp_model(rank: int) -> None:
+    compiled: Any = torch.compile(DistributedDataParallel(_Model()), backend="aot_eager")
+    reference.train_spread(compiled, rank)
+    assert [reason for reason in counters["graph_break"] if "phalanx" in reason] == []
 
 
 @every_compiler
-def test_a_compiled_fsdp_model_trains_like_one_process(compiler: str) -> None:
-    def program(rank: int) -> tuple[dict[str, Tensor], int]:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        model = _Model()
-        fully_shard(model, mesh=init_device_mesh("cpu", (NUM_RANKS,)))
-        model.compile(backend=compiler)
-        reference.train_spread(model, rank)
-        return reference.whole(reference.parameters_of(model.layers)), _num_graphs()
-
-    expected = reference.train_alone(NUM_RANKS)
-    for parameters, num_graphs in train(NUM_RANKS, program):
-        all_close(parameters, expected)
-        assert num_graphs > 0
+def test_a_compiled_fsdp_model_trains_like_one_process(rank: int, compiler: str) -> None:
+    model = _Model()
+    fully_shard(model, mesh=init_device_mesh("cpu", (NUM_RANKS,)))
+    model.compile(backend=compiler)
+    reference.train_spread(model, rank)
+    all_close(reference.whole(reference.parameters_of(model.layers)), reference.train_alone(NUM_RANKS))
+    assert _num_graphs() > 0

@@ -7,25 +7,27 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import BuiltinCommHookType
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks import quantization_pertensor_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.torch_training import reference_training as reference
-from tests.torch_training.training_ranks import all_close, train
-
-pytestmark = pytest.mark.slow
+from tests.torch_training.closeness import all_close
+from tests.torch_training.training_ranks import trains_on
 
 NUM_RANKS = 2
+pytestmark = trains_on(NUM_RANKS)
 
 
 def _register_allreduce(ddp: Any) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
     ddp.register_comm_hook(None, allreduce_hook)
 
 
 def _register_fp16(ddp: Any) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
     ddp.register_comm_hook(None, fp16_compress_hook)
 
 
@@ -48,8 +50,6 @@ def _register_own_with_two_collectives(ddp: Any) -> None:
 
 
 def _register_builtin(name: str) -> Callable[[Any], None]:
-    from torch._C._distributed_c10d import BuiltinCommHookType
-
     return lambda ddp: ddp._register_builtin_comm_hook(getattr(BuiltinCommHookType, name))
 
 
@@ -64,20 +64,13 @@ HALF: dict[str, Callable[[Any], None]] = {
 }
 
 
-def test_hooks_that_average_train_like_one_process() -> None:
-    def program(rank: int) -> dict[str, dict[str, Tensor]]:
-        results = {}
-        for name, register in EXACT.items():
-            ddp = DistributedDataParallel(reference.make_model(), bucket_cap_mb=0.001)
-            register(ddp)
-            reference.train_spread(ddp, rank)
-            results[name] = reference.parameters_of(ddp.module)
-        return results
-
+def test_hooks_that_average_train_like_one_process(rank: int) -> None:
     expected = reference.train_alone(NUM_RANKS)
-    for results in train(NUM_RANKS, program):
-        for name in EXACT:
-            all_close(results[name], expected, name)
+    for name, register in EXACT.items():
+        ddp = DistributedDataParallel(reference.make_model(), bucket_cap_mb=0.001)
+        register(ddp)
+        reference.train_spread(ddp, rank)
+        all_close(reference.parameters_of(ddp.module), expected, name)
 
 
 def _local_gradients(rank: int, step: int) -> dict[str, Tensor]:
@@ -87,39 +80,28 @@ def _local_gradients(rank: int, step: int) -> dict[str, Tensor]:
     return reference.gradients_of(model)
 
 
-def test_compressed_gradients_are_the_sum_of_halves() -> None:
-    def program(rank: int) -> dict[str, list[dict[str, Tensor]]]:
-        results: dict[str, list[dict[str, Tensor]]] = {name: [] for name in HALF}
-        for name, register in HALF.items():
-            ddp = DistributedDataParallel(reference.make_model().float(), bucket_cap_mb=0.001)
-            register(ddp)
-            for step in range(3):
-                ddp.zero_grad()
-                inputs, targets = reference.batch(step, rank)
-                reference.loss_of(ddp, inputs.float(), targets.float()).backward()
-                results[name].append(reference.gradients_of(ddp.module))
-        return results
-
-    results = train(NUM_RANKS, program)
-    for step in range(3):
-        first, second = (_local_gradients(rank, step) for rank in range(NUM_RANKS))
-        expected = {name: (first[name].half() / 2 + second[name].half() / 2).float() for name in first}
-        for result in results:
-            for hook in HALF:
-                all_close(result[hook][step], expected, hook, tolerance=1e-7)
+def test_compressed_gradients_are_the_sum_of_halves(rank: int) -> None:
+    for hook, register in HALF.items():
+        ddp = DistributedDataParallel(reference.make_model().float(), bucket_cap_mb=0.001)
+        register(ddp)
+        for step in range(3):
+            ddp.zero_grad()
+            inputs, targets = reference.batch(step, rank)
+            reference.loss_of(ddp, inputs.float(), targets.float()).backward()
+            first, second = (_local_gradients(other, step) for other in range(NUM_RANKS))
+            expected = {name: (first[name].half() / 2 + second[name].half() / 2).float() for name in first}
+            all_close(reference.gradients_of(ddp.module), expected, hook, tolerance=1e-7)
 
 
-def test_power_sgd_trains_as_it_does_over_gloo() -> None:
+def test_power_sgd_trains_as_it_does_over_gloo(process_group: Any, rank: int) -> None:
     """Its compression has no counterpart in one process."""
 
-    def program(rank: int) -> dict[str, Tensor]:
-        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
+    def train(group: Any) -> dict[str, Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 3)).double()
-        ddp = DistributedDataParallel(model)
+        ddp = DistributedDataParallel(model, process_group=group)
         state: Any = powerSGD_hook.PowerSGDState(
-            None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=1
+            group, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=1
         )
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         optimizer = reference.make_sgd(ddp.parameters())
@@ -130,45 +112,36 @@ def test_power_sgd_trains_as_it_does_over_gloo() -> None:
         assert state.compression_stats()[0] > 2, "it did not compress"
         return reference.parameters_of(ddp.module)
 
-    expected, _ = train(NUM_RANKS, program, backend="gloo")
-    for parameters in train(NUM_RANKS, program):
-        all_close(parameters, expected)
+    all_close(train(process_group), train(dist.new_group(backend="gloo")))
 
 
-def test_quantized_gradients_are_those_of_one_process_but_for_a_step_of_quantization() -> None:
-    def program(rank: int) -> dict[str, Tensor]:
-        from torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks import quantization_pertensor_hook
+def test_quantized_gradients_are_those_of_one_process_but_for_a_step_of_quantization(
+    process_group: Any, rank: int
+) -> None:
+    ddp = DistributedDataParallel(reference.make_model().float())
+    ddp.register_comm_hook(process_group, quantization_pertensor_hook)
+    inputs, targets = reference.batch(0, rank)
+    reference.loss_of(ddp, inputs.float(), targets.float()).backward()
 
-        ddp = DistributedDataParallel(reference.make_model().float())
-        ddp.register_comm_hook(dist.group.WORLD, quantization_pertensor_hook)
-        inputs, targets = reference.batch(0, rank)
-        reference.loss_of(ddp, inputs.float(), targets.float()).backward()
-        return reference.gradients_of(ddp.module)
-
-    first, second = (_local_gradients(rank, 0) for rank in range(NUM_RANKS))
+    first, second = (_local_gradients(other, 0) for other in range(NUM_RANKS))
     both = [*first.values(), *second.values()]
     step = float(max(gradient.max() for gradient in both) - min(gradient.min() for gradient in both)) / 255
-    for gradients in train(NUM_RANKS, program):
-        for name, gradient in gradients.items():
-            difference = (gradient - (first[name] + second[name]) / 2).abs().max()
-            assert 0 < difference <= step, (name, difference, step)
+    gradients = reference.gradients_of(ddp.module)
+    assert list(gradients) == list(first)
+    for name, gradient in gradients.items():
+        assert 0 < (gradient - (first[name] + second[name]) / 2).abs().max() <= step, name
 
 
-def test_local_sgd_averages_in_subgroups_and_now_and_then_over_all() -> None:
+@pytest.mark.ranks(4)
+def test_local_sgd_averages_in_subgroups_and_now_and_then_over_all(rank: int) -> None:
     """Four ranks in two subgroups; the reference holds one model for each subgroup."""
+    from torch.distributed.optim import PostLocalSGDOptimizer
 
-    def program(rank: int) -> dict[str, Tensor]:
-        from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
-        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-        from torch.distributed.optim import PostLocalSGDOptimizer
-
-        subgroup, _ = dist.new_subgroups(2)
-        ddp = DistributedDataParallel(reference.make_model())
-        state = PostLocalSGDState(None, subgroup, 0)
-        ddp.register_comm_hook(state, post_localSGD_hook)
-        averager = PeriodicModelAverager(period=2, warmup_steps=0)
-        reference.train_spread(ddp, rank, lambda given: PostLocalSGDOptimizer(reference.make_sgd(given), averager))
-        return reference.parameters_of(ddp.module)
+    subgroup, _ = dist.new_subgroups(2)
+    ddp = DistributedDataParallel(reference.make_model())
+    ddp.register_comm_hook(PostLocalSGDState(None, subgroup, 0), post_localSGD_hook)
+    averager = PeriodicModelAverager(period=2, warmup_steps=0)
+    reference.train_spread(ddp, rank, lambda given: PostLocalSGDOptimizer(reference.make_sgd(given), averager))
 
     models = [reference.make_model() for _ in range(2)]
     optimizers = [reference.make_sgd(model.parameters()) for model in models]
@@ -182,5 +155,4 @@ def test_local_sgd_averages_in_subgroups_and_now_and_then_over_all() -> None:
                 for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
                     one.copy_((one + other) / 2)
                     other.copy_(one)
-    for rank, parameters in enumerate(train(4, program)):
-        all_close(parameters, reference.parameters_of(models[rank // 2]))
+    all_close(reference.parameters_of(ddp.module), reference.parameters_of(models[rank // 2]))

@@ -1,6 +1,6 @@
-"""What ranks use to check themselves.
+"""What ranks use to check themselves where `assert` is not enough, or where spawn() has started them.
 
-No pytest here: a rank would have to import it, which takes longer than starting the rank.
+No pytest here: ranks of spawn() would have to import it, which takes longer than starting them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from typing import Any, TypeVar
 import torch
 
 Error = TypeVar("Error", bound=BaseException)
-
-
-def check(condition: object, told: object = "") -> None:
-    if not condition:
-        raise AssertionError(str(told) or "a check failed")
 
 
 def equal(actual: object, expected: object, what: object = "") -> None:
@@ -50,14 +45,9 @@ def raised(kind: type[Error], call: Callable[..., Any], *args: Any, **kwargs: An
     try:
         result = call(*args, **kwargs)
     except kind as error:
-        check(type(error) is kind, f"raised {type(error).__name__} instead of {kind.__name__}: {error}")
+        equal(type(error), kind, error)
         return error
     raise AssertionError(f"nothing was raised instead of {kind.__name__}; it returned {result!r}")
-
-
-def contains(text: object, *parts: str) -> None:
-    for part in parts:
-        check(part in str(text), f"{part!r} is not in {str(text)!r}")
 
 
 def leave_note(folder: Path, rank: int, value: Any) -> None:

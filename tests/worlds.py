@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-KINDS = ("process", "thread")
+from tests.run_ranks import KINDS
 
 
 def worlds(*sizes: int) -> pytest.MarkDecorator:

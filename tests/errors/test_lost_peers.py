@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import phalanx
-from tests.checks import Stopwatch, check, equal, leave_note, raised, same
+from tests.checks import Stopwatch, equal, leave_note, raised, same
 from tests.leftovers import wait_until
 from tests.run_ranks import Kind, every_kind, read_notes, run_ranks
 from tests.worlds import worlds
@@ -247,7 +247,7 @@ def test_a_rank_that_ended_well_does_not_disturb_messages_of_the_others(keep: bo
             if keep:
                 vars(builtins)["kept"] = group
             return
-        check(wait_until(lambda: not Path(f"/proc/{pids[1]}").exists(), 5))
+        equal(wait_until(lambda: not Path(f"/proc/{pids[1]}").exists(), 5), True)
         tensor = torch.zeros(200_000)
         if group.rank == 0:
             work = group.recv(tensor, 2, async_op=True)

@@ -14,19 +14,20 @@ import phalanx
 from phalanx.launch.outcome import RankTraceback
 from tests import leftovers
 from tests.checks import Stopwatch
-from tests.run_ranks import Kind, World, every_kind, every_world, run_ranks
+from tests.run_ranks import Kind, every_kind, run_ranks
 
 
-@every_world
-def test_results_come_back_in_rank_order(world: World) -> None:
+@every_kind
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_results_come_back_in_rank_order(kind: Kind, ranks: int) -> None:
     def program(first: int, second: int) -> tuple[int, int, torch.Tensor]:
         group = phalanx.connect()
         return group.rank, first + second, torch.full((2,), group.rank)
 
-    results = world.run(program, 3, 4)
-    assert [rank for rank, _, _ in results] == list(range(world.ranks))
+    results = run_ranks(kind, ranks, program, 3, 4)
+    assert [rank for rank, _, _ in results] == list(range(ranks))
     assert {total for _, total, _ in results} == {7}
-    assert [tensor.tolist() for _, _, tensor in results] == [[rank, rank] for rank in range(world.ranks)]
+    assert [tensor.tolist() for _, _, tensor in results] == [[rank, rank] for rank in range(ranks)]
 
 
 @every_kind

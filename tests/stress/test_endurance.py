@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import phalanx
-from tests.checks import check, equal
-from tests.run_ranks import Kind, every_kind, run_ranks
+from phalanx.groups.shared_memory import SharedMemoryGroup
 
 MIB = 1 << 20
 
@@ -47,75 +46,58 @@ def _use(group: Any, rounds: int) -> None:
 
 
 @pytest.mark.slow
-@every_kind
-def test_a_hundred_thousand_collectives_do_not_grow(kind: Kind) -> None:
-    def program() -> tuple[int, int]:
-        group: Any = phalanx.connect(timeout_s=60)
-        _use(group, 500)
-        gc.collect()
-        group.barrier()
-        before, segment = _resident_bytes(), group.size_bytes
-        _use(group, 10_000)
-        gc.collect()
-        group.barrier()
-        equal(group.size_bytes, segment)
-        return before, _resident_bytes()
-
-    for before, after in run_ranks(kind, 2, program, timeout_s=200):
-        assert after - before < 4 * MIB, f"grew by {(after - before) / MIB:.1f} MiB"
+@pytest.mark.ranks(2, kind=["process", "thread"], timeout=200)
+def test_a_hundred_thousand_collectives_do_not_grow(group: SharedMemoryGroup) -> None:
+    _use(group, 500)
+    gc.collect()
+    group.barrier()
+    before, segment = _resident_bytes(), group.size_bytes
+    _use(group, 10_000)
+    gc.collect()
+    group.barrier()
+    assert group.size_bytes == segment
+    assert _resident_bytes() - before < 4 * MIB
 
 
 @pytest.mark.slow
-def test_failed_calls_do_not_grow() -> None:
-    def program() -> None:
-        group: Any = phalanx.connect(timeout_s=60)
+@pytest.mark.ranks(2)
+def test_failed_calls_do_not_grow(group: SharedMemoryGroup) -> None:
+    def fail(times: int) -> None:
+        for _ in range(times):
+            try:
+                group.all_reduce(torch.ones(2, device="meta") if group.rank == 1 else torch.ones(2))
+            except (phalanx.UsageError, phalanx.PeerFailedError):
+                continue
 
-        def fail(times: int) -> None:
-            for _ in range(times):
-                try:
-                    group.all_reduce(torch.ones(2, device="meta") if group.rank == 1 else torch.ones(2))
-                except (phalanx.UsageError, phalanx.PeerFailedError):
-                    continue
-
-        fail(500)
-        before = _resident_bytes()
-        fail(3000)
-        group.barrier()
-        check(_resident_bytes() - before < 4 * MIB, _resident_bytes() - before)
-
-    run_ranks("process", 2, program)
+    fail(500)
+    before = _resident_bytes()
+    fail(3000)
+    group.barrier()
+    assert _resident_bytes() - before < 4 * MIB
 
 
 @pytest.mark.slow
-def test_groups_that_come_and_go_do_not_grow() -> None:
-    def program() -> None:
-        group: Any = phalanx.connect(timeout_s=60)
+@pytest.mark.ranks(2)
+def test_groups_that_come_and_go_do_not_grow(group: Any) -> None:
+    def regroup(times: int) -> None:
+        for _ in range(times):
+            part = group.split([0, 1])
+            part.all_reduce(torch.ones(10_000))
+            part.all_reduce(part.empty(10_000))
+            part.close()
 
-        def regroup(times: int) -> None:
-            for _ in range(times):
-                part = group.split([0, 1])
-                part.all_reduce(torch.ones(10_000))
-                part.all_reduce(part.empty(10_000))
-                part.close()
-
-        regroup(20)
-        gc.collect()
-        before, descriptors = _resident_bytes(), len(os.listdir("/proc/self/fd"))
-        regroup(150)
-        gc.collect()
-        check(_resident_bytes() - before < 8 * MIB, _resident_bytes() - before)
-        equal(len(os.listdir("/proc/self/fd")), descriptors)
-
-    run_ranks("process", 2, program)
+    regroup(20)
+    gc.collect()
+    before, descriptors = _resident_bytes(), len(os.listdir("/proc/self/fd"))
+    regroup(150)
+    gc.collect()
+    assert _resident_bytes() - before < 8 * MIB
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_the_memory_of_a_group_is_bounded() -> None:
-    def program() -> int:
-        group: Any = phalanx.connect()
-        before: int = group.size_bytes
-        group.all_reduce(torch.ones(8 * MIB))
-        equal(group.size_bytes, before, "it does not grow with the tensors")
-        return before
-
-    (size_bytes,) = set(run_ranks("thread", 8, program))
-    assert size_bytes <= 64 * MIB
+@pytest.mark.ranks(8, kind="thread")
+def test_the_memory_of_a_group_is_bounded(group: SharedMemoryGroup) -> None:
+    before = group.size_bytes
+    assert before <= 64 * MIB
+    group.all_reduce(torch.ones(8 * MIB))
+    assert group.size_bytes == before, "it does not grow with the tensors"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from phalanx.diagnosis import words
 from phalanx.errors import OperationTimeoutError, RankFailedError
 from phalanx.testing.crew import Ending
+
+_NUMBER = re.compile(r" #\d+")
 
 
 @dataclass
@@ -94,7 +97,7 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         # Of ranks that are late, those that others wait for come first.
         own.sort(key=lambda ending: (ending.is_late, ending.doing.startswith("waiting"), ending.when))
         verdict.findings = _distinct(own, timeout_s)
-        verdict.bystanders = [(ending.rank, _doing(ending)) for ending in failures if ending not in own]
+        verdict.bystanders = _numbered([(ending.rank, _doing(ending)) for ending in failures if ending not in own])
         verdict.reason = verdict.summary()
         return verdict
     reports = [ending.report for ending in endings if ending.report is not None]
@@ -107,6 +110,12 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
             return verdict
         return _divided(verdict, outcome)
     return verdict
+
+
+def _numbered(bystanders: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Let a rank that came to an operation when it was broken already share the words of those who waited in it."""
+    full = {_NUMBER.sub("", text): text for _, text in bystanders if _NUMBER.search(text)}
+    return [(rank, full.get(text, text)) for rank, text in bystanders]
 
 
 def _divided(verdict: Verdict, outcome: str) -> Verdict:

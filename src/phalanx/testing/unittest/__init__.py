@@ -56,6 +56,7 @@ from phalanx.testing.unittest.requirements import (
 from phalanx.testing.unittest.saved_inputs import SaveForwardInputsModel, SaveForwardInputsModule
 from phalanx.testing.unittest.skip_codes import TEST_SKIPS, TestSkip
 from phalanx.testing.unittest.skips import (
+    _maybe_handle_skip_if_lt_x_gpu,
     import_transformers_or_skip,
     nccl_skip_if_lt_x_gpu,
     require_n_gpus_for_nccl_backend,
@@ -105,6 +106,7 @@ __all__ = [
     "SaveForwardInputsModule",
     "TestSkip",
     "_dynamo_dist_per_rank_init",
+    "_maybe_handle_skip_if_lt_x_gpu",
     "at_least_x_gpu",
     "captured_output",
     "cleanup_temp_dir",

@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import sys
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -52,9 +52,8 @@ def ask_first(func: Callable[..., Any], question: Question, *, is_handled: bool 
         skip = question(case)
         if skip is None:
             return func(*args, **kwargs)
-        handle = getattr(case, "_handle_test_skip", None)
-        if is_handled and handle is not None:
-            return handle(skip.message)
+        if is_handled and _maybe_handle_skip_if_lt_x_gpu(args, skip.message):
+            return None
         if skip.exit_code == TEST_SKIPS["generic"].exit_code:
             raise unittest.SkipTest(skip.message)  # the code alone would not say why
         sys.exit(skip.exit_code)
@@ -62,6 +61,15 @@ def ask_first(func: Callable[..., Any], question: Question, *, is_handled: bool 
     # functools.wraps has copied the questions of the decorators below.
     setattr(wrapper, _QUESTIONS, (question, *getattr(func, _QUESTIONS, ())))
     return wrapper
+
+
+def _maybe_handle_skip_if_lt_x_gpu(args: Sequence[Any], msg: str) -> bool:
+    """Tell a case that wants to handle skips itself of one; return whether it does."""
+    handle = getattr(args[0], "_handle_test_skip", None) if args else None
+    if handle is None:
+        return False
+    handle(msg)
+    return True
 
 
 def _world_size(case: Any) -> int:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
@@ -49,3 +50,17 @@ def test_compiled_code_runs_on_our_ranks() -> None:
         "OneRank ['test_compiled']",
         "SeveralRanks ['test_compiled', 'test_fake_group']",
     ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_forked_ranks_can_use_the_gpu() -> None:
+    assert outcomes("gpu_cases") == [
+        "forked",
+        "OnGpu ['test_cuda_works_on_ranks'] []",
+        "OnGpuContinuous ['test_cuda_works_on_ranks'] []",
+    ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_ranks_are_started_afresh_where_the_main_process_uses_cuda() -> None:
+    assert outcomes("gpu_cases", "used")[:2] == ["started", "OnGpu ['test_cuda_works_on_ranks'] []"]

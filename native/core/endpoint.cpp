@@ -103,8 +103,8 @@ void Endpoint::leave() noexcept {
 }
 
 void Endpoint::begin(const Call& call) {
+  seq_.store(seq() + 1, std::memory_order_relaxed);  // first, so that an error has this operation's number
   throw_if_faulty();
-  seq_.store(seq() + 1, std::memory_order_relaxed);
   if (seq() > kPosts) await_departure(call, seq() - kPosts);
   if (!unseen_.empty() && unseen_.front() + kPosts <= seq()) compare_oldest_unseen();  // its post is about to be reused
   write_journal(call);

@@ -28,6 +28,8 @@ __all__ = ["World", "assert_ranks_raise", "assert_same_on_ranks", "expect_on", "
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: loading the pytest plugin must cost nothing."""
+    if name == "faults":
+        return importlib.import_module("phalanx.testing.faults")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'phalanx.testing' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -29,11 +29,15 @@ def is_hypothesis_test(item: Any) -> bool:
 def allow_fixtures_of_ranks(item: Any) -> None:
     """Keep Hypothesis from warning of fixtures that last longer than an example: on ranks they are made for each."""
     hypothesis = importlib.import_module("hypothesis")
-    before = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+    function = getattr(item.obj, "__func__", item.obj)
+    before = getattr(function, "_hypothesis_internal_use_settings", None)
     if before is not None:
-        checks = (*before.suppress_health_check, hypothesis.HealthCheck.function_scoped_fixture)
+        check = hypothesis.HealthCheck
+        checks = [*before.suppress_health_check, check.function_scoped_fixture]
+        if hasattr(check, "differing_executors"):  # a method runs on another instance for every number of ranks
+            checks.append(check.differing_executors)
         changed = hypothesis.settings(before, suppress_health_check=checks)
-        item.obj._hypothesis_internal_use_settings = changed
+        function._hypothesis_internal_use_settings = changed
 
 
 @contextmanager
@@ -49,7 +53,7 @@ def on_ranks(item: Any, run: RunExample, keep: Callable[[Verdict], None]) -> Ite
     context: list[Any] = [None]
     handle = item.obj.hypothesis
     inner = handle.inner_test
-    fixtures = set(item.funcargs)
+    fixtures = {*item.funcargs, "self"}
 
     def dispatch(*_: Any, **arguments: Any) -> None:
         example = {name: value for name, value in arguments.items() if name not in fixtures}

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import gc
 import os
+import random
 import select
 import signal
 import sys
@@ -104,6 +105,7 @@ def fork_member(
         with contextlib.suppress(Exception):
             stream.flush()  # or every rank would print it again
     parent = os.getpid()
+    state = random.getstate()
     with warnings.catch_warnings():
         # Python warns of threads. Theirs are not in the child, and it uses none of their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -112,6 +114,7 @@ def fork_member(
         for member in before:
             member.line.close()
         ours.close()
+        random.setstate(state)  # Python has seeded it anew
         _be_rank(parent, lambda: main(theirs, files), files, redirect)
     with contextlib.suppress(OSError):  # the child does the same: whoever comes first
         os.setpgid(pid, pid)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.launch.context import LaunchContext, set_process_context
+from phalanx.launch.context import LaunchContext, current_context, set_process_context
 from phalanx.settings import set_environment
 from phalanx.testing import coverage_of_ranks, left_behind
 from phalanx.testing.line import Line
@@ -44,12 +44,26 @@ def take_part(place: Place, descriptor: int, line: Line, run: Callable[[], RankR
     """Be a rank for the time of one task."""
     set_process_context(place.context(descriptor, is_thread=False, line=line))
     _set_variables(place)
-    report = run()
+    try:
+        report = run()
+    finally:
+        disarm_faults()
     report.left_behind += left_behind.end_child_processes()
     report.coverage = coverage_of_ranks.collect()
     if report.outcome != "failed":
         leave_groups()
     return report
+
+
+def disarm_faults() -> None:
+    """Take the calling rank's faults away: a group that still had one would keep it, and itself, for ever."""
+    context = current_context()
+    groups: Any = sys.modules.get("phalanx.groups.shared_memory")
+    if context is None or context.interceptor is None:
+        return
+    context.interceptor = None
+    for group in groups.living_groups() if groups is not None else ():
+        group._set_interceptor(None)
 
 
 def leave_groups() -> None:

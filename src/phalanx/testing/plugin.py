@@ -255,6 +255,10 @@ def _run_examples(
 def _keep(item: pytest.Function, verdict: Verdict) -> None:
     """Take over what the ranks brought home."""
     item.stash[_VERDICT] = verdict
+    # Of several examples of Hypothesis's the last one counts.
+    item._report_sections[:] = [section for section in item._report_sections if " of rank" not in section[0]]
+    for stream, whose, text in output_sections(verdict.endings):
+        item.add_report_section(whose, stream, text)
     for ending in verdict.endings:
         if ending.report is not None:
             coverage_of_ranks.add(ending.report.coverage)
@@ -295,6 +299,5 @@ def pytest_runtest_makereport(
             report.longrepr = RanksShown(verdict, notes)
         # Ranks that are threads log into pytest's own section too.
         report.sections = [section for section in report.sections if section[0] != "Captured log call"]
-        report.sections += output_sections(verdict.endings)
         del item.stash[_VERDICT]
     return report

@@ -44,19 +44,31 @@ class OnRanksOnlyError(UsageError, AttributeError):
 
 
 class OnRanksOnly:
-    """Stands for a fixture's value where there are no ranks."""
+    """Stands for a fixture's value where there are no ranks. Whatever is done with it says so."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"<'{self._name}', on the ranks>"
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def __getattr__(self, attribute: str) -> Any:
+        return self._refuse()
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise OnRanksOnlyError(
             f"fixture '{self._name}' has a value on the ranks only, not in pytest's own process; a fixture that needs "
             f"it must name it as an argument, then it runs on the ranks too"
         )
 
-    def __repr__(self) -> str:
-        return f"<'{self._name}', on the ranks>"
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = __call__ = _refuse
+    __str__ = __format__ = __enter__ = __fspath__ = _refuse
 
 
 class RankRequest:

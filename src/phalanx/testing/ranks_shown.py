@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from _pytest._code.code import TerminalRepr
@@ -11,8 +10,6 @@ from _pytest._code.code import TerminalRepr
 from phalanx.diagnosis import words
 from phalanx.testing.crew import Ending
 from phalanx.testing.verdict import Finding, Verdict
-
-_OWN_FOLDER = str(Path(__file__).resolve().parent)
 
 
 class RanksShown(TerminalRepr):
@@ -40,8 +37,9 @@ class RanksShown(TerminalRepr):
                 tw.sep("-", f"rank {ending.rank}, where it was ended")
                 tw.line(ending.stacks)
         for note in self._notes:
-            if _OWN_FOLDER not in note:  # Hypothesis's guess at the lines to blame looks at this process only
-                tw.line(note)
+            if note.startswith("Explanation:"):  # Hypothesis's guess at the lines to blame looks at this process only
+                break
+            tw.line(note)
 
     def _show_finding(self, tw: Any, finding: Finding) -> None:
         if not any(ending.stacks or (ending.report and ending.report.shown) for ending in finding.endings):
@@ -78,16 +76,16 @@ def _show(tw: Any, shown: Any) -> None:
         tw.line(str(shown))
 
 
-def output_sections(endings: Sequence[Ending]) -> list[tuple[str, str]]:
-    """Return what the ranks printed and logged as sections of a report; ranks that said the same share one."""
-    sections: list[tuple[str, str]] = []
+def output_sections(endings: Sequence[Ending]) -> list[tuple[str, str, str]]:
+    """Return what the ranks printed and logged: stream, whose, and text. Ranks that said the same share one."""
+    sections: list[tuple[str, str, str]] = []
     for stream in ("stdout", "stderr", "log"):
         by_text: dict[str, list[int]] = {}
         for ending in endings:
             text = _said(ending, stream)
             if text.strip():
                 by_text.setdefault(text, []).append(ending.rank)
-        sections += [(f"Captured {stream} call of {words.rank_list(ranks)}", text) for text, ranks in by_text.items()]
+        sections += [(stream, f"call of {words.rank_list(ranks)}", text) for text, ranks in by_text.items()]
     return sections
 
 

@@ -22,7 +22,7 @@ from phalanx.testing.crew import Ending
 from phalanx.testing.faults import RankLost
 from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.meetings import open_meeting
-from phalanx.testing.place import Place, leave_groups
+from phalanx.testing.place import Place, disarm_faults, leave_groups
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.sightings import describe
 from phalanx.testing.stacks import innermost_place
@@ -99,6 +99,7 @@ class _Team:
         except RankCancelled:
             pass  # it came after the test, on the way out
         finally:
+            disarm_faults()
             set_thread_context(None)
         with self._changed:
             if rank not in self._ended:

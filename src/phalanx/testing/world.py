@@ -15,15 +15,17 @@ from typing import Any, Literal
 
 from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
+from phalanx.launch.context import current_context
 from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.sending import pack
-from phalanx.launch.spawn import spawn
 from phalanx.testing.crew import Crew, Ending
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import open_meeting
 from phalanx.testing.member import Member
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.thread_output import ThreadOutput
+from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.verdict import judge
 from phalanx.testing.warm_ranks import WarmRanks, serve
 from phalanx.testing.zygote_ranks import start_crew
@@ -63,7 +65,7 @@ class World:
             Exception: What a rank raised, with the story of all ranks as its cause.
         """
         if self.kind == "thread":
-            return spawn(function, ranks=self.size, args=args, kwargs=kwargs, kind="thread", timeout_s=self._timeout_s)
+            return self._run_threads(function, args, kwargs)
         with open_meeting() as meeting, claim_port() as port:
             try:
                 task = pack((function, args, kwargs, meeting, port))
@@ -87,6 +89,24 @@ class World:
 
     def _start(self) -> Crew:
         return start_crew(self.size, _serve, shared_zygote(), redirect=True, terminal=NoTerminal())
+
+    def _run_threads(self, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+        values: dict[int, Any] = {}
+
+        def run(_: ThreadOutput) -> RankReport:
+            context = current_context()
+            assert context is not None
+            try:
+                values[context.rank] = function(*args, **kwargs)
+            except BaseException as error:
+                return report_failure(error)
+            return RankReport("passed")
+
+        with claim_port() as port:
+            endings = run_threaded(run, self.size, timeout_s=self._timeout_s, redirect=True, port=port)
+        _show_output(endings)
+        self._results(endings)
+        return [values.get(rank) for rank in range(self.size)]
 
     def _results(self, endings: list[Ending]) -> list[Any]:
         verdict = judge(endings, self._timeout_s)
@@ -117,7 +137,7 @@ def ranks(
         raise UsageError(f"ranks({size!r}): give a whole number from 1 to {MAX_RANKS}")
     if kind not in ("pool", "process", "thread"):
         raise UsageError(f'ranks: kind is {kind!r}; give "pool", "process" or "thread"')
-    if not timeout_s > 0:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
         raise UsageError(f"ranks: timeout_s is {timeout_s!r}; give a positive number of seconds")
     return World(size, kind=kind, timeout_s=float(timeout_s))
 

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests.testing.inner_runs import InnerRuns
+
+# pytester forgets what a run in this process has imported, and torch can't be imported twice.
+for name in (
+    "phalanx.groups.connect",
+    "phalanx.groups.torch_network",
+    "phalanx.testing.asserts",
+    "phalanx.testing.rank_groups",
+    "phalanx.testing.world",
+    "phalanx.torch_backend.creation",
+):
+    importlib.import_module(name)
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester) -> InnerRuns:
+    """Runs of pytest in a folder of this test's own."""
+    return InnerRuns(pytester)
+
+
+@pytest.fixture(params=["process", "thread", "pool"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """How ranks are run."""
+    chosen: str = request.param
+    return chosen

@@ -1,0 +1,49 @@
+"""What loading the plugin costs: nothing for sessions that have no tests on ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_UNWANTED = ("torch", "numpy", "phalanx.groups.shared_memory", "hypothesis", "coverage")
+
+
+def _modules_after(code: str, folder: str) -> set[str]:
+    code += "\nimport sys; print('modules', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.rpartition("modules ")[2].split())
+
+
+def test_loading_the_plugin_imports_no_torch(pytester: pytest.Pytester) -> None:
+    modules = _modules_after("import phalanx.testing.plugin", str(pytester.path))
+    assert "phalanx.testing.plugin" in modules
+    assert not modules & set(_UNWANTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["-p", "no:hypothesispytest", "-p", "no:cov"]], ids=["version", "run"]
+)
+def test_a_session_without_ranks_imports_no_torch(pytester: pytest.Pytester, arguments: list[str]) -> None:
+    pytester.makepyfile(test_plain="def test_plain(): pass")
+    modules = _modules_after(f"import pytest; assert pytest.main({arguments!r}) == 0", str(pytester.path))
+    assert "phalanx.testing.plugin" in modules or arguments == ["--version"]
+    assert "torch" not in modules
+
+
+@pytest.mark.slow
+def test_a_session_that_only_collects_tests_on_ranks_imports_no_torch(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_ranks="import pytest\n@pytest.mark.ranks([2, 4])\ndef test_plain(group): pass")
+    code = "import pytest; assert pytest.main(['--collect-only', '-p', 'no:hypothesispytest']) == 0"
+    assert "torch" not in _modules_after(code, str(pytester.path))
+
+
+def test_public_names_are_imported_on_first_use(pytester: pytest.Pytester) -> None:
+    modules = _modules_after("import phalanx.testing", str(pytester.path))
+    assert "phalanx.testing.world" not in modules
+    code = "import phalanx.testing\nfor name in phalanx.testing.__all__: getattr(phalanx.testing, name)"
+    assert "phalanx.testing.world" in _modules_after(code, str(pytester.path))

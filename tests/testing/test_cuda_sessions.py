@@ -59,6 +59,27 @@ def test_ranks_never_inherit_a_cuda_context(pytester: pytest.Pytester, kind: str
     )
 
 
+def test_ranks_can_run_backward_after_pytests_own_process_has(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        import torch
+
+        def test_backward_here():
+            torch.ones(2, requires_grad=True).sum().backward()
+
+        @pytest.mark.ranks(2)
+        def test_backward_on_ranks(group):
+            weights = torch.ones(2, requires_grad=True)
+            weights.sum().backward()
+            group.all_reduce(weights.grad)
+            assert weights.grad.tolist() == [2, 2]
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:asyncio")
+    result.assert_outcomes(passed=2)
+
+
 def test_a_world_of_ranks_works_after_cuda_was_initialised(pytester: pytest.Pytester) -> None:
     script = pytester.makepyfile(
         """

@@ -40,6 +40,17 @@ def world_size(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
+def ranks_kind(request: pytest.FixtureRequest) -> str:
+    """What the ranks of the test are: "process", "thread" or "pool"; known everywhere."""
+    from phalanx.testing.plugin import plan_of
+
+    plan = plan_of(request.node)
+    if plan is None:
+        raise UsageError("fixture 'ranks_kind' needs ranks; mark the test with @pytest.mark.ranks(4), say")
+    return plan.kind
+
+
+@pytest.fixture
 def group(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The group of all ranks of the test, fresh for it."""
     from phalanx.testing.plugin import plan_of

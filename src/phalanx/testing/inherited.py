@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UsageError
@@ -54,9 +56,20 @@ def wide_fixtures(item: Any) -> frozenset[int]:
 
 
 def has_initialised_cuda() -> bool:
-    """Tell whether this process has a CUDA context, so that its copies can't have one."""
+    """Tell whether this process has a CUDA context, or threads for backward() on GPUs: its copies could use neither."""
     torch: Any = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
+    if torch is None:
+        return False
+    return bool(torch.cuda.is_initialized()) or _has_autograd_threads()
+
+
+def _has_autograd_threads() -> bool:
+    """torch starts them with the first backward() where there are GPUs, and refuses backward() in a forked copy."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text().startswith("pt_autograd"):
+                return True
+    return False
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ import pytest
 from phalanx.errors import UsageError
 from phalanx.testing import coverage_of_ranks, fixtures
 from phalanx.testing.examples import allow_fixtures_of_ranks, is_hypothesis_test
-from phalanx.testing.fixtures import device, group, process_group, rank, rank_tmp_path, world_size
+from phalanx.testing.fixtures import device, group, process_group, rank, rank_tmp_path, ranks_kind, world_size
 from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_marker
 from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
 from phalanx.testing.ranks_shown import RanksShown, output_sections
@@ -23,7 +23,7 @@ from phalanx.testing.runner import Runner
 from phalanx.testing.subtest_reports import log_subtests
 from phalanx.testing.verdict import Verdict
 
-__all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "world_size"]
+__all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "ranks_kind", "world_size"]
 
 _PLAN = "_ranks_plan"
 _PLANS = pytest.StashKey[list[Plan]]()
@@ -275,7 +275,9 @@ def _pass_on_warnings(verdict: Verdict, item: pytest.Item) -> None:
             key = (found.text, found.category, found.filename, found.line)
             if key not in seen:
                 seen.add(key)
-                warnings.warn_explicit(found.text, found.category, found.filename, found.line)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("always")  # the rank's filters have let it through
+                    warnings.warn_explicit(found.text, found.category, found.filename, found.line)
         left = ending.report.left_behind if ending.report is not None else ()
         if left and verdict.outcome == "passed":
             item.warn(

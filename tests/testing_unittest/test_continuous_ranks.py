@@ -227,3 +227,10 @@ def test_a_set_up_that_fails_leaves_the_ranks_in_step() -> None:
     results = run(Case)
     assert results.skipped == {"test_a": "not today"}
     assert results.passed == ["test_b"]
+
+
+@pytest.mark.slow
+def test_ranks_that_can_not_be_forked_are_started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.testing.unittest.cuda_use.is_cuda_in_use", lambda: True)
+    results = run(TestPassing)
+    assert results.passed == ["test_a_group_is_there", "test_b_ranks_stay_for_the_class"]

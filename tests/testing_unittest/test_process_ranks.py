@@ -333,3 +333,21 @@ def test_nothing_is_left_when_set_up_fails_after_the_ranks() -> None:
     *processes, file_name = made
     assert all(not Path(f"/proc/{process.pid}").exists() for process in processes)
     assert not Path(file_name).exists()
+
+
+@pytest.mark.slow
+def test_ranks_that_can_not_be_forked_are_started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.testing.unittest.cuda_use.is_cuda_in_use", lambda: True)
+    assert run(TestPassing, "test_phalanx_serves_the_group").passed == ["test_phalanx_serves_the_group"]
+
+
+def test_a_local_class_is_forked_even_where_cuda_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("phalanx.testing.unittest.cuda_use.is_cuda_in_use", lambda: True)
+
+    class Case(Ranks):
+        def test_any(self) -> None: ...
+
+    assert run(Case).passed == ["test_any"]
+    assert "can't use a GPU" in caplog.text

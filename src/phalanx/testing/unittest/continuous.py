@@ -23,7 +23,7 @@ from phalanx.testing.unittest.continuous_ranks import ContinuousRanks
 from phalanx.testing.unittest.skip_codes import meaning_of
 from phalanx.testing.unittest.skips import reason_to_skip
 from phalanx.testing.unittest.timeouts import get_timeout
-from phalanx.testing.unittest.torch_case import TestCase, common_utils
+from phalanx.testing.unittest.torch_case import TestCase, common_utils, devices_untouched
 from phalanx.torch_backend.untyped import dist
 
 __unittest = True  # unittest leaves such frames out of tracebacks
@@ -72,7 +72,8 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
 
     def setUp(self) -> None:
         """Have ranks ready."""
-        super().setUp()
+        with devices_untouched():
+            super().setUp()
         self.rank = self.MAIN_PROCESS_RANK
         test = getattr(self, self._testMethodName, None)
         reason = reason_to_skip(self, test)
@@ -114,10 +115,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
 
     @classmethod
     def _spawn_processes(cls, world_size: int) -> None:
-        def loop(rank: int, rdvz_file: str, tasks: Any, results: Any) -> None:
-            cls._worker_loop(rank, world_size, rdvz_file, tasks, results)
-
-        cls._ranks = ContinuousRanks(loop, int(world_size))
+        cls._ranks = ContinuousRanks(cls._worker_loop, int(world_size))
         cls.rdvz_file = cls._ranks.rendezvous
         cls.processes = cls._ranks.members
 

@@ -5,11 +5,14 @@ Tests are sent by their ids. A rank answers each with a report; one that has fai
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import socket
 import tempfile
 import unittest
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +20,20 @@ from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.context import set_process_context
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Ending, wait_for_exit
+from phalanx.testing.crew import Crew, Ending, wait_for_exit
 from phalanx.testing.forked_ranks import fork_crew
-from phalanx.testing.line import Line, close_descriptor
+from phalanx.testing.line import Line, close_descriptor, open_line
 from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member
 from phalanx.testing.place import Place, leave_groups, packed
 from phalanx.testing.rank_report import RankReport
+from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.own_stacks import report_test_failure
+from phalanx.testing.unittest.rank_process import AdoptedMember
 from phalanx.testing.world import NoTerminal
 
-# What a rank does: `loop(rank, file for the rendezvous, queue of tasks, queue of results)`.
-Loop = Callable[[int, str, "TaskQueue", "CompletionQueue"], None]
+# What a rank does: `loop(rank, number of ranks, file for the rendezvous, queue of tasks, queue of results)`.
+Loop = Callable[[int, int, str, "TaskQueue", "CompletionQueue"], None]
 
 
 class TaskQueue:
@@ -81,7 +86,7 @@ class ContinuousRanks:
         with tempfile.NamedTemporaryFile(delete=False) as file:
             self.rendezvous = file.name
         self._segment: GroupSegment = create_group_segment(WORLD_NAME, num_ranks, crowd=num_ranks)
-        self._crew = fork_crew(self._be_rank, num_ranks, redirect=False, terminal=NoTerminal())
+        self._crew = self._start() if must_start_afresh(loop) else self._fork()
 
     @property
     def members(self) -> list[Member]:
@@ -109,12 +114,53 @@ class ContinuousRanks:
         with suppress(OSError):
             Path(self.rendezvous).unlink()
 
-    def _be_rank(self, rank: int, line: Line) -> None:
-        tasks: Any = TaskQueue(line)
-        context = Place(rank, self._num_ranks, self._meeting, 0).context(
-            self._segment.descriptor, is_thread=False, line=line
-        )
-        context.announce = tasks.keep
-        set_process_context(context)
-        self._loop(rank, self.rendezvous, tasks, CompletionQueue(line))
-        leave_groups()
+    def _fork(self) -> Crew:
+        def main(rank: int, line: Line) -> None:
+            place = Place(rank, self._num_ranks, self._meeting, 0)
+            _be_rank(self._loop, place, self.rendezvous, self._segment.descriptor, line)
+
+        return fork_crew(main, self._num_ranks, redirect=False, terminal=NoTerminal())
+
+    def _start(self) -> Crew:
+        members: list[Member] = []
+        for rank in range(self._num_ranks):
+            ours, theirs = open_line()
+            place = Place(rank, self._num_ranks, self._meeting, 0)
+            process = multiprocessing.get_context("spawn").Process(
+                target=_be_started_rank,
+                args=(self._loop, place, self.rendezvous, _Sent(self._segment.descriptor), theirs.channel, theirs.side),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            members.append(AdoptedMember(rank, process, ours))
+        return Crew(members, NoTerminal())
+
+
+class _Sent:
+    """A descriptor that becomes the new process's own when it is started."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> Any:
+        return _receive, (DupFd(self._descriptor),)
+
+
+def _receive(sent: Any) -> int:
+    return int(sent.detach())
+
+
+def _be_started_rank(
+    loop: Loop, place: Place, rendezvous: str, descriptor: int, channel: socket.socket, side: socket.socket
+) -> None:
+    _be_rank(loop, place, rendezvous, descriptor, Line(channel, side))
+
+
+def _be_rank(loop: Loop, place: Place, rendezvous: str, descriptor: int, line: Line) -> None:
+    tasks = TaskQueue(line)
+    context = place.context(descriptor, is_thread=False, line=line)
+    context.announce = tasks.keep
+    set_process_context(context)
+    loop(place.rank, place.size, rendezvous, tasks, CompletionQueue(line))
+    leave_groups()

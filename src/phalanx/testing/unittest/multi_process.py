@@ -26,7 +26,7 @@ from phalanx.testing.unittest.process_ranks import ProcessRanks
 from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, TEST_SKIPS
 from phalanx.testing.unittest.skips import reason_to_skip
 from phalanx.testing.unittest.timeouts import get_timeout
-from phalanx.testing.unittest.torch_case import TestCase, common_utils
+from phalanx.testing.unittest.torch_case import TestCase, common_utils, devices_untouched
 from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 from phalanx.torch_backend.untyped import dist
 
@@ -85,7 +85,8 @@ class MultiProcessTestCase(TestCase):  # type: ignore[misc]
 
     def setUp(self) -> None:
         """Prepare for ranks."""
-        super().setUp()
+        with devices_untouched():
+            super().setUp()
         self.special_return_code_checks: dict[Any, int] = {}
         self.skip_return_code_checks: list[Any] = []
         self.processes: list[Any] = []
@@ -120,7 +121,7 @@ class MultiProcessTestCase(TestCase):  # type: ignore[misc]
         self._reason_to_skip = reason_to_skip(self, test)
         if self._reason_to_skip is None:
             self._ranks = ProcessRanks(int(self.world_size))
-            self._start_processes(self._ranks.process_factory())
+            self._start_processes(self._ranks.process_factory(self.__class__._run))
 
     def _start_processes(self, proc: Callable[..., Any]) -> None:
         """Start one process per rank; `proc` takes what multiprocessing.Process takes."""

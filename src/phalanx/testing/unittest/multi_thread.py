@@ -16,7 +16,7 @@ from typing import Any
 from phalanx.testing.unittest.skips import reason_to_skip
 from phalanx.testing.unittest.thread_team import run_on_threads
 from phalanx.testing.unittest.timeouts import get_timeout
-from phalanx.testing.unittest.torch_case import TestCase
+from phalanx.testing.unittest.torch_case import TestCase, devices_untouched
 from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 from phalanx.torch_backend.untyped import dist
 
@@ -60,7 +60,8 @@ class MultiThreadedTestCase(TestCase):  # type: ignore[misc]
 
     def setUp(self) -> None:
         """Prepare the main thread."""
-        super().setUp()
+        with devices_untouched():  # else later tests could not fork their ranks
+            super().setUp()
         self.rank = self.MAIN_THREAD_RANK
         self._is_spawned = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +17,9 @@ from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, leave_groups
+from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.rank_process import AdoptedMember, ForkedProcess, run_and_report
 from phalanx.testing.world import NoTerminal
-
-_logger = logging.getLogger(__name__)
 
 
 class ProcessRanks:
@@ -39,18 +37,12 @@ class ProcessRanks:
             self, **{name: arguments[name] for name in ("target", "name", "args", "kwargs") if name in arguments}
         )
 
-    def process_factory(self) -> Callable[..., Any]:
-        """Return what makes a rank's process here.
+    def process_factory(self, target: Callable[..., None]) -> Callable[..., Any]:
+        """Return what makes the process of a rank that runs `target`.
 
         A process that uses CUDA can't be forked: then ranks are started afresh, which takes seconds, not milliseconds.
         """
-        if not torch.cuda.is_initialized():
-            return self.make_process
-        _logger.warning(
-            "CUDA is in use in the main process, so ranks can't be forked from it and are started one by one, which is "
-            "slow; leave CUDA to the ranks"
-        )
-        return torch.multiprocessing.get_context("spawn").Process
+        return torch.multiprocessing.get_context("spawn").Process if must_start_afresh(target) else self.make_process
 
     def fork(self, call: Callable[[], None]) -> Member:
         """Fork the next rank."""

@@ -89,10 +89,11 @@ def exit_code(status: int | None) -> int | None:
 class AdoptedMember(Member):
     """A process that somebody else has started, through multiprocessing."""
 
-    def __init__(self, rank: int, process: Any) -> None:
-        ours, theirs = open_line()
-        theirs.close()
-        super().__init__(rank, process.pid, os.pidfd_open(process.pid), ours, create_output_files(rank))
+    def __init__(self, rank: int, process: Any, line: Line | None = None) -> None:
+        if line is None:
+            line, other_end = open_line()
+            other_end.close()
+        super().__init__(rank, process.pid, os.pidfd_open(process.pid), line, create_output_files(rank))
         self._process = process
 
     def signal(self, number: int) -> None:

@@ -22,7 +22,7 @@ class _Terminal:
     def __init__(self, inner: InnerRuns, *options: str) -> None:
         arguments = ["-m", "pytest", *chosen(()), *options]
         self._child = importlib.import_module("pexpect").spawn(
-            sys.executable, arguments, cwd=str(inner.pytester.path), timeout=30, encoding="utf-8"
+            sys.executable, arguments, cwd=str(inner.pytester.path), timeout=15, encoding="utf-8"
         )
         self.seen = ""
 
@@ -36,8 +36,9 @@ class _Terminal:
         self._child.sendline(line)
 
     def wait_for_end(self) -> str:
-        self._child.expect(pexpect.EOF)
+        found = self._child.expect([pexpect.EOF, _PROMPT])
         self.seen += self._child.before
+        assert found == 0, "the debugger asks again"
         return self.seen
 
     def close(self) -> None:
@@ -45,7 +46,7 @@ class _Terminal:
 
 
 @pytest.fixture
-def inner_source(inner: InnerRuns) -> InnerRuns:
+def debugged(inner: InnerRuns) -> InnerRuns:
     inner.write(
         """
         @pytest.mark.ranks(3)
@@ -55,29 +56,37 @@ def inner_source(inner: InnerRuns) -> InnerRuns:
             if rank == 1: assert secret == 0
             group.barrier()
 
+        def test_failure_without_ranks():
+            local = 123
+            assert local == 0
+
+        @pytest.mark.ranks(2, kind="pool")
+        def test_failure_of_one_more(rank): assert rank == 0
+
+        def test_failure_never_reached(): note("reached")
+
+        @pytest.mark.ranks(2)
+        def test_several(rank): assert rank == 5
+
         @pytest.mark.ranks(2, timeout=20, kind=["process", "pool"])
-        def test_breakpoint(group, rank):
+        def test_breakpoint_of_one(group, rank):
             where = f"stopped on {rank}"
             if rank == 0: breakpoint()
             group.barrier()
             note("went on", rank)
 
         @pytest.mark.ranks(2, timeout=20)
-        def test_both(rank):
+        def test_breakpoint_of_both(rank):
             value = 70 + rank
             breakpoint()
             note("went on", value)
-
-        def test_without_ranks():
-            local = 123
-            assert local == 0
         """
     )
     return inner
 
 
-def test_pdb_opens_on_the_rank_that_failed_and_for_tests_without_ranks(inner_source: InnerRuns) -> None:
-    terminal = _Terminal(inner_source, "--pdb", "-k", "failure or without")
+def test_pdb_opens_on_the_rank_that_failed_and_quitting_it_ends_the_session(debugged: InnerRuns) -> None:
+    terminal = _Terminal(debugged, "--pdb", "-k", "failure")
     try:
         assert "rank 1 has the terminal" in terminal.wait_for(_PROMPT)
         terminal.type("p secret, rank")
@@ -87,15 +96,19 @@ def test_pdb_opens_on_the_rank_that_failed_and_for_tests_without_ranks(inner_sou
         terminal.type("p local + 1")
         assert "124" in terminal.wait_for(_PROMPT)
         terminal.type("c")
+        terminal.wait_for(_PROMPT)
+        terminal.type("q")
         seen = terminal.wait_for_end()
     finally:
         terminal.close()
     assert "rank 1 of 3: AssertionError: assert 41 == 0" in seen
-    assert "2 failed" in seen
+    assert "Exit: Quitting debugger" in seen
+    assert not debugged.notes()
 
 
-def test_quitting_pdb_ends_the_session(inner_source: InnerRuns) -> None:
-    terminal = _Terminal(inner_source, "--pdb", "-k", "failure or without")
+@pytest.mark.xfail(strict=True, reason="every rank that failed has a debugger of its own to quit")
+def test_quitting_the_debugger_of_one_of_several_failed_ranks_is_enough(debugged: InnerRuns) -> None:
+    terminal = _Terminal(debugged, "--pdb", "-k", "several")
     try:
         terminal.wait_for(_PROMPT)
         terminal.type("q")
@@ -103,26 +116,17 @@ def test_quitting_pdb_ends_the_session(inner_source: InnerRuns) -> None:
     finally:
         terminal.close()
     assert "Exit: Quitting debugger" in seen
-    assert "local == 0" not in seen
+    assert seen.count("has the terminal") == 1
 
 
-def test_breakpoint_stops_its_rank_and_the_test_goes_on_after(inner_source: InnerRuns) -> None:
-    terminal = _Terminal(inner_source, "-k", "breakpoint")
+def test_breakpoint_stops_a_rank_and_several_get_the_terminal_one_after_the_other(debugged: InnerRuns) -> None:
+    terminal = _Terminal(debugged, "-k", "breakpoint")
     try:
         for _ in ("process", "pool"):
             assert "rank 0 has the terminal" in terminal.wait_for(_PROMPT)
             terminal.type("p where")
             assert "stopped on 0" in terminal.wait_for(_PROMPT)
             terminal.type("c")
-        assert "2 passed" in terminal.wait_for_end()
-    finally:
-        terminal.close()
-    assert inner_source.notes() == ["went on 0", "went on 0", "went on 1", "went on 1"]
-
-
-def test_ranks_that_stop_at_the_same_breakpoint_get_the_terminal_one_after_the_other(inner_source: InnerRuns) -> None:
-    terminal = _Terminal(inner_source, "-k", "both")
-    try:
         for _ in range(2):
             terminal.wait_for(_PROMPT)
             terminal.type("p 'value', value")
@@ -131,7 +135,7 @@ def test_ranks_that_stop_at_the_same_breakpoint_get_the_terminal_one_after_the_o
         seen = terminal.wait_for_end()
     finally:
         terminal.close()
-    assert "1 passed" in seen
+    assert "3 passed" in seen
     assert "('value', 70)" in seen
     assert "('value', 71)" in seen
-    assert inner_source.notes() == ["went on 70", "went on 71"]
+    assert debugged.notes() == [f"went on {value}" for value in (0, 0, 1, 1, 70, 71)]

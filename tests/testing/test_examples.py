@@ -35,6 +35,7 @@ def test_same(group, rank, number, text):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["process", "thread"])
 def test_a_failing_example_is_shrunk_on_ranks(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         _IMPORTS

@@ -59,6 +59,7 @@ def test_kill_sends_the_signal_it_was_given(group: Any, rank: int, number: int) 
         group.barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(3, kind=_KINDS)
 @pytest.mark.parametrize("place", _PLACES)
 def test_stall_holds_a_rank_for_good_but_not_the_test(group: Any, rank: int, place: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.testing.inner_runs import InnerRuns
 
 
@@ -121,6 +123,7 @@ def test_a_fixture_on_ranks_has_request(inner: InnerRuns, kind: str) -> None:
     assert inner.notes() == sorted([*finalized, *got, *(["doubled 20", "doubled 40"] * 2)])
 
 
+@pytest.mark.slow
 def test_a_failing_fixture_on_ranks_fails_the_test_and_names_the_rank(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         """

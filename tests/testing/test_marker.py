@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.testing.inner_runs import InnerRuns
 
 
@@ -25,6 +27,7 @@ def test_a_test_runs_once_on_each_of_its_ranks(inner: InnerRuns, kind: str) -> N
     assert inner.notes() == ["alone", *functions, "method 0 2", "method 1 2"]
 
 
+@pytest.mark.slow
 def test_a_list_of_numbers_makes_a_test_of_each(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         """

@@ -12,6 +12,7 @@ from tests import leftovers
 from tests.testing.inner_runs import InnerRuns, chosen
 
 
+@pytest.mark.slow
 def test_exceptions_of_every_shape_are_shown(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         """
@@ -89,6 +90,7 @@ def test_a_failure_in_pytests_own_fixture_is_an_error_as_always(inner: InnerRuns
     assert not inner.notes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["process", "pool"])
 def test_a_flood_of_output_is_shown_from_its_end(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
@@ -121,6 +123,7 @@ def test_output_that_is_no_text_does_no_harm(inner: InnerRuns, kind: str) -> Non
     result.stdout.fnmatch_lines(["end of bytes"])
 
 
+@pytest.mark.slow
 def test_pytest_exit_on_a_rank_ends_the_session(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         """

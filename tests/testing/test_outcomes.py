@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.testing.inner_runs import InnerRuns
 
 
@@ -55,6 +57,7 @@ def test_a_test_that_only_some_ranks_skip_fails_and_says_so(inner: InnerRuns, ki
     result.stdout.fnmatch_lines([expected])
 
 
+@pytest.mark.slow
 def test_xfail_means_what_it_means_without_ranks(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         """

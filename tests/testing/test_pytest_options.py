@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.testing.inner_runs import InnerRuns
 
 _MIXED = """
@@ -31,6 +33,7 @@ def test_x_stops_at_the_first_failure(inner: InnerRuns, kind: str) -> None:
     assert inner.notes() == ["1", "1", "2", "2"]
 
 
+@pytest.mark.slow
 def test_lf_runs_what_failed_last(inner: InnerRuns) -> None:
     inner.run(_MIXED).assert_outcomes(passed=3, failed=2)
     result = inner.run(_MIXED, "--lf", "-v")

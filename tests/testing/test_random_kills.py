@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from pathlib import Path
 
@@ -40,13 +41,13 @@ def test_ranks_killed_at_random_moments_are_all_reported(inner: InnerRuns, kind:
             note(os.getpid())
             choice = random.Random({seed} + number)
             victim, last = choice.randrange(3), choice.randrange(20)
-            from_within = choice.random() < 0.5
+            from_within, delay_s = choice.random() < 0.5, choice.random() / 100
             for operation in range(last):
                 operate(group, rank, choice)
             if rank == victim and from_within:
                 os.kill(os.getpid(), signal.SIGKILL)
             if rank == victim:  # in the middle of something
-                threading.Timer(choice.random() / 100, os.kill, (os.getpid(), signal.SIGKILL)).start()
+                threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
             while True:
                 operate(group, rank, choice)
 
@@ -58,7 +59,7 @@ def test_ranks_killed_at_random_moments_are_all_reported(inner: InnerRuns, kind:
     print(f"seed {seed}")
     assert time.monotonic() - start < 60
     result.assert_outcomes(failed=_NUM_TESTS, passed=1)
-    told = [line for line in result.outlines if line.startswith("rank") and "was killed by SIGKILL (signal 9)" in line]
+    told = [line for line in result.outlines if re.match(r"rank \d of 3: was killed by SIGKILL \(signal 9\)", line)]
     assert len(told) == _NUM_TESTS
     pids = set(inner.notes())
     assert leftovers.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

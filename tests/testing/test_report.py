@@ -160,6 +160,7 @@ def test_the_output_of_each_rank_is_in_the_report(inner: InnerRuns, kind: str) -
         assert len(_lines_of(result, text)) == 1
 
 
+@pytest.mark.slow
 def test_output_of_native_code_and_of_child_processes_is_in_the_report(inner: InnerRuns) -> None:
     result = inner.run(
         """

@@ -9,7 +9,7 @@ pytest.importorskip("xdist", reason="pytest-xdist is not installed")
 
 
 @pytest.mark.slow
-def test_tests_on_ranks_run_side_by_side_in_workers(inner: InnerRuns) -> None:
+def test_tests_on_ranks_run_side_by_side_in_workers_and_survive_one(inner: InnerRuns) -> None:
     result = inner.run_apart(
         """
         @pytest.mark.ranks(2)
@@ -18,7 +18,7 @@ def test_tests_on_ranks_run_side_by_side_in_workers(inner: InnerRuns) -> None:
             total = torch.full((10,), float(number))
             dist.all_reduce(total)
             assert total[0] == 2 * number
-            note(os.environ["PYTEST_XDIST_WORKER"])
+            note("worker", os.environ["PYTEST_XDIST_WORKER"])
 
         @pytest.mark.ranks(2)
         @pytest.mark.parametrize("number", range(8))
@@ -47,47 +47,33 @@ def test_tests_on_ranks_run_side_by_side_in_workers(inner: InnerRuns) -> None:
         @pytest.mark.ranks(2)
         def test_parts(subtests, rank):
             with subtests.test("part"): assert rank == 0
+
+        @pytest.mark.ranks(2)
+        def test_kill_worker(group, rank):
+            note("pid", os.getpid())
+            group.barrier()
+            if rank == 0: os.kill(os.getppid(), signal.SIGKILL)
+            while True: time.sleep(0.01)
         """,
         "-n2",
         needs=("xdist",),
     )
-    result.assert_outcomes(passed=24, failed=4)
-    assert set(inner.notes()) == {"gw0", "gw1"}
+    result.assert_outcomes(passed=24, failed=5)
+    assert {"worker gw0", "worker gw1"} <= set(inner.notes())
     result.stdout.fnmatch_lines_random(
         [
             "rank 1 of 3: AssertionError: assert 1 != 1 (test_inner.py:*)",
             "*Captured stdout*rank 2*",
             "said by 2",
-            "rank 1 of 2: was killed by SIGKILL (signal 9)",
+            "rank 1 of 2: was killed by SIGKILL (signal 9)*",
             "SUBFAILED*test_parts - rank 1: *",
+            "*worker 'gw*' crashed while running 'test_inner.py::test_kill_worker'*",
         ]
     )
-    assert not leftovers.named_memory()
-
-
-@pytest.mark.slow
-def test_a_worker_that_crashes_takes_its_ranks_with_it(inner: InnerRuns) -> None:
-    result = inner.run_apart(
-        """
-        @pytest.mark.ranks(2)
-        def test_kill_worker(group, rank):
-            note(os.getpid())
-            group.barrier()
-            if rank == 0: os.kill(os.getppid(), signal.SIGKILL)
-            while True: time.sleep(0.01)
-
-        @pytest.mark.ranks(2)
-        @pytest.mark.parametrize("number", range(3))
-        def test_others(group, number): group.barrier()
-        """,
-        "-n1",
-        needs=("xdist",),
-    )
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["*worker 'gw0' crashed while running 'test_inner.py::test_kill_worker'*"])
-    pids = [int(pid) for pid in inner.notes()]
+    pids = [int(line.split()[1]) for line in inner.notes() if line.startswith("pid")]
     assert len(pids) == 2
     assert leftovers.wait_until(lambda: not any(_is_running(pid) for pid in pids))
+    assert not leftovers.named_memory()
 
 
 def _is_running(pid: int) -> bool:

@@ -52,6 +52,7 @@ RankEndpoint::~RankEndpoint() {
 void RankEndpoint::close() {
   if (is_closed_) return;
   is_closed_ = true;
+  interceptor_ = nb::object();  // it may lead back to this group, and the garbage collector does not see that
   // Operations still under way end with an error; their threads must be gone before the memory is.
   const bool has_pending = [&] { prune_pending(); return !pending_collectives_.empty() || !pending_messages_.empty(); }();
   {

@@ -92,7 +92,9 @@ class _Team:
         report: RankReport | None = None
         try:
             report = self._run(self.output)
-            if report.outcome != "failed":
+            if report.outcome == "failed":
+                self._segment.fail(rank, report.headline)  # it may not even have joined the world yet
+            else:
                 leave_groups()
         except RankLost:
             self._segment.declare_dead(rank, 256 + signal.SIGKILL)

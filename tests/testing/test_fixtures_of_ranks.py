@@ -170,3 +170,72 @@ def test_a_dynamic_request_on_a_rank_reaches_what_was_set_up(inner: InnerRuns, k
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*fixture 'recwarn' was not set up for this test; name it as an argument*"])
+
+
+@pytest.mark.xfail(strict=True, reason="the fixture that is overridden is lost")
+def test_a_fixture_of_ranks_can_be_overridden_and_extended(inner: InnerRuns, kind: str) -> None:
+    result = inner.run(
+        """
+        @pytest.fixture
+        def base(rank): return rank
+
+        class TestOverride:
+            @pytest.fixture
+            def base(self, base): return base + 100
+
+            @pytest.fixture
+            def group(self, group, rank): return group, rank
+
+            @pytest.mark.ranks(2)
+            def test_override(self, group, base, rank):
+                group[0].barrier()
+                assert (group[1], base) == (rank, rank + 100)
+
+        @pytest.mark.ranks(2)
+        def test_not_overridden(group, base, rank):
+            group.barrier()
+            assert base == rank
+        """,
+        f"--ranks-kind={kind}",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_projects_own_fixture_of_the_same_name_wins(inner: InnerRuns, kind: str) -> None:
+    inner.pytester.makeconftest("import pytest\n@pytest.fixture\ndef device(): return 'mine'")
+    result = inner.run(
+        """
+        def test_alone(device): assert device == "mine"
+
+        @pytest.mark.ranks(2)
+        def test_on_ranks(device, rank): assert device == "mine"
+        """,
+        f"--ranks-kind={kind}",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_fixtures_made_by_functions_keep_their_values(inner: InnerRuns, kind: str) -> None:
+    result = inner.run(
+        """
+        def make(number):
+            @pytest.fixture
+            def made(rank): return number + rank
+            return made
+
+        ten, twenty = make(10), make(20)
+
+        @pytest.fixture
+        def factory(rank):
+            made = []
+            yield lambda value: made.append(value) or value + rank
+            note("made", made)
+
+        @pytest.mark.ranks(2)
+        def test_made(ten, twenty, factory, rank, default=7):
+            assert (ten, twenty, factory(5), default) == (10 + rank, 20 + rank, 5 + rank, 7)
+        """,
+        f"--ranks-kind={kind}",
+    )
+    result.assert_outcomes(passed=1)
+    assert inner.notes() == ["made [5]", "made [5]"]

@@ -89,3 +89,26 @@ def test_a_class_or_a_module_can_be_marked_and_the_nearest_mark_counts(inner: In
         """,
     ).assert_outcomes(passed=3)
     assert inner.notes() == ["class 2 0", "class 2 1", "module 3 0", "module 3 1", "module 3 2", "own 1 0"]
+
+
+def test_a_parameter_can_be_marked(inner: InnerRuns) -> None:
+    result = inner.run(
+        """
+        @pytest.mark.parametrize("x", [1, pytest.param(2, marks=pytest.mark.ranks(2))])
+        def test_marked(x): note(x, os.environ.get("WORLD_SIZE"))
+        """
+    )
+    result.assert_outcomes(passed=2)
+    assert inner.notes() == ["1 None", "2 2", "2 2"]
+
+
+@pytest.mark.xfail(strict=True, reason="it runs on the first number of ranks only")
+def test_a_mark_with_several_numbers_on_a_parameter_is_refused(inner: InnerRuns) -> None:
+    result = inner.run(
+        """
+        @pytest.mark.parametrize("x", [pytest.param(2, marks=pytest.mark.ranks([1, 2]))])
+        def test_marked(x): note("ran")
+        """
+    )
+    result.assert_outcomes(errors=1)
+    assert not inner.notes()

@@ -142,3 +142,20 @@ def test_warnings_of_ranks_are_in_the_summary_once(inner: InnerRuns, kind: str) 
     )
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*test_inner.py:*: DeprecationWarning: old call"])
+
+
+def test_filterwarnings_applies_on_ranks(inner: InnerRuns, kind: str) -> None:
+    result = inner.run(
+        """
+        @pytest.mark.ranks(2)
+        @pytest.mark.filterwarnings("error:careful")
+        def test_error(rank): warnings.warn("careful")
+
+        @pytest.mark.ranks(2)
+        @pytest.mark.filterwarnings("ignore:quiet")
+        def test_ignore(rank): warnings.warn("quiet")
+        """,
+        f"--ranks-kind={kind}",
+    )
+    result.assert_outcomes(failed=1, passed=1, warnings=0)
+    result.stdout.fnmatch_lines(["ranks 0-1 of 2: UserWarning: careful*"])

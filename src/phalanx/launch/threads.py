@@ -18,7 +18,10 @@ _POLL_S = 0.05
 
 
 class RankCancelled(AbortedError):
-    """Raised inside a thread rank that still computes after another rank has failed."""
+    """Raised inside a thread rank that still computes after another rank has failed, or when the time is up."""
+
+    def __init__(self, message: str = "this rank was told to stop", **facts: Any) -> None:
+        super().__init__(message, **facts)
 
 
 def run_threads(

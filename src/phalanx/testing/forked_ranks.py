@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, Ending, Terminal, wait_for_exit
+from phalanx.testing.crew import EXIT_PATIENCE_S, Crew, wait_for_exit
+from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import open_meeting
 from phalanx.testing.member import Member, fork_member
@@ -16,6 +17,7 @@ from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, packed, take_part
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport
+from phalanx.testing.terminal import Terminal
 
 
 def run_forked(
@@ -39,10 +41,11 @@ def run_forked(
         crew = fork_crew(main, num_ranks, redirect=redirect, terminal=terminal)
         try:
             endings = crew.wait(segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
-            wait_for_exit(crew.members)
+            stuck = wait_for_exit(crew.members)
             for member, ending in zip(crew.members, endings, strict=True):
-                if ending.report is not None and member.status:
-                    ending.status = member.status  # it crashed on its way out
+                if ending.report is not None and member.status:  # it crashed on its way out
+                    ending.status = member.status
+                    ending.doing = f"as it had not ended within {EXIT_PATIENCE_S:.0f} s" if member in stuck else ""
         finally:
             crew.close()
     return endings

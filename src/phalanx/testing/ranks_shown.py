@@ -8,7 +8,7 @@ from typing import Any
 from _pytest._code.code import TerminalRepr
 
 from phalanx.diagnosis import words
-from phalanx.testing.crew import Ending
+from phalanx.testing.ending import Ending
 from phalanx.testing.verdict import Finding, Verdict
 
 

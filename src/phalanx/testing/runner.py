@@ -13,8 +13,9 @@ import pytest
 
 from phalanx.errors import UsageError
 from phalanx.launch.nursery import NotForkableError, ZygoteClient
-from phalanx.testing.crew import Crew, Ending, TaskInterrupted
+from phalanx.testing.crew import Crew, TaskInterrupted
 from phalanx.testing.debugger import Debugger
+from phalanx.testing.ending import Ending
 from phalanx.testing.examples import on_ranks, unpack
 from phalanx.testing.forked_ranks import fork_crew, run_forked
 from phalanx.testing.inherited import check_fixtures, has_initialised_cuda, wide_fixtures

@@ -21,11 +21,12 @@ import pytest
 from phalanx.launch import zygote
 from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.rank_process import die_with_parent
-from phalanx.testing.crew import Crew, Terminal
+from phalanx.testing.crew import Crew
 from phalanx.testing.line import Line
 from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.reception import Call, Reception
+from phalanx.testing.terminal import Terminal
 from phalanx.testing.warm_ranks import serve
 from phalanx.testing.warm_task import adopt
 

@@ -18,7 +18,7 @@ from phalanx.engine import GroupSegment
 from phalanx.launch.context import set_thread_context
 from phalanx.launch.threads import RankCancelled
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Ending
+from phalanx.testing.ending import Ending
 from phalanx.testing.faults import RankLost
 from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.meetings import open_meeting

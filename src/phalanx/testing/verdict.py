@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from phalanx.diagnosis import words
 from phalanx.errors import OperationTimeoutError, RankFailedError
-from phalanx.testing.crew import Ending
+from phalanx.testing.ending import Ending
 
 _NUMBER = re.compile(r" #\d+")
 

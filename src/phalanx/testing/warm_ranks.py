@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.engine import GroupSegment
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, Ending
+from phalanx.testing.crew import Crew
+from phalanx.testing.ending import Ending
 from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.line import Line, close_descriptor
 from phalanx.testing.place import Place, packed, take_part
@@ -51,7 +53,7 @@ class WarmRanks:
                 self.close()
                 self._crew = self._start()
             try:
-                self._crew.send(task, segment)
+                self._send(task, segment)
                 endings = self._crew.wait(segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
             except BaseException:
                 self.close()
@@ -59,6 +61,15 @@ class WarmRanks:
         if not all(ending.is_clean(also_failed=self._keep_failed) for ending in endings):
             self.close()
         return endings
+
+    def _send(self, task: bytes, segment: GroupSegment) -> None:
+        assert self._crew is not None
+        try:
+            self._crew.send(task, segment)
+        except OSError:  # one has died since the last task
+            self.close()
+            self._crew = self._start()
+            self._crew.send(task, segment)
 
     def close(self) -> None:
         """End them."""

@@ -18,12 +18,13 @@ from phalanx.errors import UsageError
 from phalanx.launch.context import current_context
 from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.sending import pack
-from phalanx.testing.crew import Crew, Ending
+from phalanx.testing.crew import Crew
+from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import open_meeting
-from phalanx.testing.member import Member
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.terminal import NoTerminal
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.verdict import judge
@@ -156,19 +157,6 @@ def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, in
             return report_failure(error)
 
     return run, meeting, port
-
-
-class NoTerminal:
-    """Nothing: ranks that stop in a debugger read the end of their input at once."""
-
-    def lend(self, member: Member) -> None:
-        """Do nothing."""
-
-    def wait(self, member: Member) -> None:
-        """Do nothing."""
-
-    def take_back(self) -> None:
-        """Do nothing."""
 
 
 def _show_output(endings: list[Ending]) -> None:

@@ -17,12 +17,13 @@ from phalanx.launch.context import current_context
 from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.processes import make_job, stream_descriptor
 from phalanx.launch.sending import pack
-from phalanx.testing.crew import Crew, Terminal
+from phalanx.testing.crew import Crew
 from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import FAILED_EXIT_CODE, Member
 from phalanx.testing.reception import Call, Reception
+from phalanx.testing.terminal import Terminal
 
 # What a rank does with its line until the crew hangs up.
 Serve = Callable[[int, Line], None]

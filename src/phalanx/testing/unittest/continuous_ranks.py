@@ -20,17 +20,18 @@ from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.context import set_process_context
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, Ending, wait_for_exit
+from phalanx.testing.crew import Crew, wait_for_exit
+from phalanx.testing.ending import Ending
 from phalanx.testing.forked_ranks import fork_crew
 from phalanx.testing.line import Line, close_descriptor, open_line
 from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member
 from phalanx.testing.place import Place, leave_groups, packed
 from phalanx.testing.rank_report import RankReport
+from phalanx.testing.terminal import NoTerminal
 from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.own_stacks import report_test_failure
 from phalanx.testing.unittest.rank_process import AdoptedMember
-from phalanx.testing.world import NoTerminal
 
 # What a rank does: `loop(rank, number of ranks, file for the rendezvous, queue of tasks, queue of results)`.
 Loop = Callable[[int, int, str, "TaskQueue", "CompletionQueue"], None]

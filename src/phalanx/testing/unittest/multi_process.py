@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from phalanx.testing.crew import Ending
+from phalanx.testing.ending import Ending
 from phalanx.testing.unittest import return_codes
 from phalanx.testing.unittest.process_ranks import ProcessRanks
 from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, TEST_SKIPS

@@ -11,15 +11,16 @@ from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.context import set_process_context
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, Ending, wait_for_exit
+from phalanx.testing.crew import Crew, wait_for_exit
+from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, leave_groups
+from phalanx.testing.terminal import NoTerminal
 from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.rank_process import AdoptedMember, ForkedProcess, run_and_report
-from phalanx.testing.world import NoTerminal
 
 
 class ProcessRanks:

@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.testing.crew import Ending
+from phalanx.testing.ending import Ending
 from phalanx.testing.unittest.own_stacks import without_harness
 from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, TEST_SKIPS, meaning_of
 from phalanx.testing.unittest.torch_case import IS_SANDCASTLE

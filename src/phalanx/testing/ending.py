@@ -1,0 +1,56 @@
+"""How a task ended on one rank, as its crew saw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.testing.rank_report import RankReport
+
+_CLEAN = ("passed", "skipped", "xfailed", "rejected")
+
+
+@dataclass
+class Ending:
+    """How a task ended on one rank.
+
+    Attributes:
+        rank: Its number.
+        when: Its place in the order of endings.
+        report: What it said; None when it could not.
+        status: Exit code or 256 + signal of a rank that died.
+        is_late: It was ended because the time was up.
+        was_ended: It was ended because another rank had failed.
+        was_planned: Its loss is a fault that the test asked for.
+        doing: What it was doing when it was ended, as far as the journal or its stack tells.
+        stacks: Where its threads stood then.
+        out: What it printed.
+        err: And to standard error.
+    """
+
+    rank: int
+    when: int = 0
+    report: RankReport | None = None
+    status: int | None = None
+    is_late: bool = False
+    was_ended: bool = False
+    was_planned: bool = False
+    doing: str = ""
+    stacks: str = ""
+    out: str = ""
+    err: str = ""
+
+    def is_failure(self) -> bool:
+        """Tell whether the test can't have passed because of this rank."""
+        if self.report is not None:
+            return self.report.outcome == "failed" or self.status is not None
+        return not self.was_planned
+
+    def is_consequence(self) -> bool:
+        """Tell whether it failed only because another rank had."""
+        return self.was_ended or (self.report is not None and bool(self.report.waited_in))
+
+    def is_clean(self, *, also_failed: bool) -> bool:
+        """Tell whether the rank can run another task; `also_failed` when it has only raised."""
+        if self.report is None or self.report.left_behind:
+            return False
+        return self.report.outcome in _CLEAN or (also_failed and self.report.outcome == "failed")

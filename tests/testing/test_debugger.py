@@ -106,7 +106,6 @@ def test_pdb_opens_on_the_rank_that_failed_and_quitting_it_ends_the_session(debu
     assert not debugged.notes()
 
 
-@pytest.mark.xfail(strict=True, reason="every rank that failed has a debugger of its own to quit")
 def test_quitting_the_debugger_of_one_of_several_failed_ranks_is_enough(debugged: InnerRuns) -> None:
     terminal = _Terminal(debugged, "--pdb", "-k", "several")
     try:

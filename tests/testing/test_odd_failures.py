@@ -174,8 +174,7 @@ def test_an_interrupt_ends_the_session_and_its_ranks(inner: InnerRuns) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["process", "pool"])
-def test_ranks_that_saw_off_their_branch_are_named_and_the_next_test_is_fine(inner: InnerRuns, kind: str) -> None:
+def test_ranks_that_saw_off_their_branch_are_named_and_the_next_test_is_fine(inner: InnerRuns) -> None:
     result = inner.run(
         """
         @pytest.mark.ranks(2, timeout=0.5)
@@ -183,29 +182,28 @@ def test_ranks_that_saw_off_their_branch_are_named_and_the_next_test_is_fine(inn
             if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)
             group.barrier()
 
-        @pytest.mark.ranks(2, timeout=20)
+        @pytest.mark.ranks(2, timeout=20, kind=["process", "pool"])
         def test_close_everything(group, rank):
             if rank == 1: os.closerange(3, 500)
             group.barrier()
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, kind=["process", "pool"])
         def test_close_streams(rank):
             os.close(1)
             os.close(2)
             assert rank == 0
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, kind=["process", "pool"])
         def test_deleted_folder(rank, rank_tmp_path):
             os.chdir(rank_tmp_path)
             rank_tmp_path.rmdir()
             assert rank == 0
 
-        @pytest.mark.ranks(2)
+        @pytest.mark.ranks(2, kind=["process", "pool"])
         def test_after(group): group.barrier()
-        """,
-        f"--ranks-kind={kind}",
+        """
     )
-    result.assert_outcomes(failed=4, passed=1)
+    result.assert_outcomes(failed=7, passed=2)
     result.stdout.fnmatch_lines(
         [
             "rank 1 of 2: not done after 500 ms*",

@@ -189,7 +189,7 @@ def test_without_capturing_ranks_print_to_the_terminal(inner: InnerRuns) -> None
     result = inner.run_apart(
         """
         @pytest.mark.ranks(2, kind=["process", "thread", "pool"])
-        def test_loud(rank, request): print("loud", request.node.name, rank, flush=True)
+        def test_loud(rank, request): sys.stdout.write(f"loud {request.node.name} {rank}\\n")
         """,
         "-s",
     )

@@ -47,8 +47,8 @@ class Debugger:
             return None
 
         def debug(failure: Any, report: Any) -> None:
-            if not has_terminal:
-                _ask_for_terminal(line, "post mortem")
+            if not has_terminal and not _ask_for_terminal(line, "post mortem"):
+                return  # another rank has failed before
             called: Any = pytest.CallInfo(None, failure, start=0.0, stop=0.0, duration=0.0, when="call", _ispytest=True)
             shown = pytest.TestReport.from_item_and_call(item, called)
             if self._capturing is not None:
@@ -94,9 +94,10 @@ class Debugger:
         return self._config.pluginmanager.getplugin("capturemanager")
 
 
-def _ask_for_terminal(line: Line, why: str) -> None:
+def _ask_for_terminal(line: Line, why: str) -> bool:
     line.notify(why)
-    line.receive_notice()
+    answer = line.receive_notice()
+    return answer is not None and answer[0][0] == "yours"
 
 
 class _UnlessOnRanks:

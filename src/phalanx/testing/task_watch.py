@@ -33,6 +33,7 @@ class TaskWatch:
         self._sightings = sightings
         self._terminal = terminal
         self._owner: int | None = None  # the rank that has the terminal
+        self._was_debugged = False  # a rank has been looked at after its failure
         self._wanting: list[int] = []  # ranks that stand at a breakpoint and wait for it
         self._grace_s = grace_s
         self._endings = {rank: Ending(rank) for rank in self._members}
@@ -132,7 +133,11 @@ class TaskWatch:
             self._terminal.lend(self._members[self._owner])
 
     def _debug_failure(self, member: Member) -> None:
-        """Let a rank that has failed have the terminal, and park the others meanwhile."""
+        """Let the first rank that has failed have the terminal, and park the others meanwhile."""
+        if self._was_debugged:
+            member.line.notify("no")
+            return
+        self._was_debugged = True
         self._signal_others(member.rank, signal.SIGSTOP)
         self._terminal.lend(member)
         self._terminal.wait(member)

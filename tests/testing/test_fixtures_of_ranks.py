@@ -172,7 +172,6 @@ def test_a_dynamic_request_on_a_rank_reaches_what_was_set_up(inner: InnerRuns, k
     result.stdout.fnmatch_lines(["*fixture 'recwarn' was not set up for this test; name it as an argument*"])
 
 
-@pytest.mark.xfail(strict=True, reason="the fixture that is overridden is lost")
 def test_a_fixture_of_ranks_can_be_overridden_and_extended(inner: InnerRuns, kind: str) -> None:
     result = inner.run(
         """

@@ -102,7 +102,6 @@ def test_a_parameter_can_be_marked(inner: InnerRuns) -> None:
     assert inner.notes() == ["1 None", "2 2", "2 2"]
 
 
-@pytest.mark.xfail(strict=True, reason="it runs on the first number of ranks only")
 def test_a_mark_with_several_numbers_on_a_parameter_is_refused(inner: InnerRuns) -> None:
     result = inner.run(
         """

@@ -27,7 +27,7 @@ __all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "ranks_k
 
 _PLAN = "_ranks_plan"
 _PLANS = pytest.StashKey[list[Plan]]()
-_DEFERRED = pytest.StashKey[dict[str, DeferredFixture]]()
+_DEFERRED = pytest.StashKey[list[DeferredFixture]]()  # in the order of their set-up
 _VERDICT = pytest.StashKey[Verdict]()
 _RUNNER = pytest.StashKey[Runner]()
 # pytest's own fixtures that hold a stream or a patch of their process: every rank needs its own.
@@ -119,6 +119,11 @@ def plan_of(item: Any) -> Plan | None:
         plan: Plan = callspec.params[_PLAN]
         return plan
     plans = read_marker(marker.args, marker.kwargs, item.config.stash[_RUNNER].defaults)
+    if len(plans) > 1:  # the mark came too late to make several tests of this one
+        raise UsageError(
+            "@pytest.mark.ranks with several numbers or kinds belongs on a function, class or module; on a parameter, "
+            "or added later, give one of each"
+        )
     return plans[0]
 
 
@@ -129,7 +134,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if reason:
         pytest.fail(reason, pytrace=False)
     if plan_of(item) is not None:
-        item.stash[_DEFERRED] = {}
+        item.stash[_DEFERRED] = []
 
 
 def _reason_against(item: pytest.Item) -> str:
@@ -159,22 +164,22 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
         return None
     name = fixturedef.argname
     parameter = {"parameter": request.param} if hasattr(request, "param") else {}
-    deferred[name] = DeferredFixture(
-        name,
-        _as_written(fixturedef.func),
-        tuple(fixturedef.argnames),
-        takes_instance=_is_method(fixturedef.func, item),
-        **parameter,
+    deferred.append(
+        DeferredFixture(
+            name,
+            _as_written(fixturedef.func),
+            tuple(fixturedef.argnames),
+            takes_instance=_is_method(fixturedef.func, item),
+            **parameter,
+        )
     )
-    for argument in fixturedef.argnames:
-        request.getfixturevalue(argument)
     stand_in = OnRanksOnly(name)
     fixturedef.cached_result = (stand_in, fixturedef.cache_key(request), None)  # type: ignore[arg-type]
     return stand_in
 
 
-def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: dict[str, DeferredFixture]) -> bool:
-    if any(argument in deferred for argument in fixturedef.argnames):
+def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: list[DeferredFixture]) -> bool:
+    if any(fixture.name in fixturedef.argnames for fixture in deferred):
         return True
     name, home = fixturedef.argname, getattr(fixturedef.func, "__module__", "")
     if home == fixtures.__name__:
@@ -203,7 +208,8 @@ def _is_method(function: Any, item: Any) -> bool:
         return False
     if hasattr(function, "__self__"):
         return isinstance(function.__self__, cls)
-    return getattr(cls, getattr(function, "__name__", ""), None) is not None
+    home = getattr(function, "__qualname__", "").rpartition(".")[0]
+    return home in {parent.__qualname__ for parent in cls.__mro__}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -215,7 +221,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     assert plan is not None
     runner = pyfuncitem.config.stash[_RUNNER]
     values = {name: value for name, value in pyfuncitem.funcargs.items() if not isinstance(value, OnRanksOnly)}
-    deferred = list(pyfuncitem.stash[_DEFERRED].values())
+    deferred = pyfuncitem.stash[_DEFERRED]
     reason = ""
     try:
         if is_hypothesis_test(pyfuncitem):

@@ -98,6 +98,11 @@ class RankTest:
         result = function(**arguments)
         if inspect.isawaitable(result):
             self.run_async(result)
+        elif result is not None:
+            told = (
+                f"the test returned a {type(result).__name__}, which nobody looks at; did you mean to assert something?"
+            )
+            warnings.warn(pytest.PytestReturnNotNoneWarning(told), stacklevel=2)
 
     def _attempt(self, step: Callable[[], None]) -> RankReport:
         __tracebackhide__ = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -80,6 +81,7 @@ class WarmRanks:
 
 def serve(rank: int, line: Line, prepare: Prepare) -> None:
     """Be a warm rank: run one task after the other until the crew hangs up."""
+    streams = sys.stdout, sys.stderr
     while True:
         notice = line.receive_notice()
         task = None if notice is None else line.receive()
@@ -93,6 +95,7 @@ def serve(rank: int, line: Line, prepare: Prepare) -> None:
             traceback.print_exc()
             report = report_failure(error)
         close_descriptor(descriptor)
+        sys.stdout, sys.stderr = streams
         _clean_up(report)
         line.send(packed(report))
 
@@ -103,4 +106,5 @@ def _clean_up(report: RankReport) -> None:
     if dist is not None and dist.is_initialized() and report.outcome != "failed":
         dist.destroy_process_group()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # a test may have closed it
+            stream.flush()

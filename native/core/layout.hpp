@@ -175,16 +175,16 @@ class Layout {
     sizes_ = take(n_ * kStageSets * n_ * sizeof(std::uint64_t));
     outbound_ = take(n_ * sizeof(Outbound));
     channels_ = take(n_ * n_ * sizeof(Channel));
-    rings_ = take(n_ * n_ * eager_);
     slots_ = take(n_ * kPosts * kSlotBytes);
     control_ = at;
+    rings_ = take(n_ * n_ * eager_);
     bulks_ = take(n_ * kBulkBuffers * bulk_);
     stages_ = take(n_ * stage_bytes());
     total_ = at;
   }
 
   std::size_t total_bytes() const noexcept { return total_; }
-  // What every operation needs. The bulk and stage buffers behind it are reserved by their rank on first use.
+  // What every operation needs. The rings, bulk and stage buffers behind it are reserved by their writer on first use.
   std::size_t control_bytes() const noexcept { return control_; }
   std::size_t stage_bytes() const noexcept { return kStageSets * kStageBuffers * chunk_; }
   std::size_t chunk_bytes() const noexcept { return chunk_; }

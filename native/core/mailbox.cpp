@@ -29,6 +29,7 @@ Mailbox::Mailbox(std::shared_ptr<Endpoint> endpoint)
   partial_.resize(n);
   sent_.resize(n);
   ring_head_.resize(n);
+  is_ring_reserved_.resize(n);
   messages_.resize(n);
   drained_.resize(n);
   taken_.resize(n);
@@ -79,19 +80,28 @@ std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, st
       unexpected_.push_back(std::move(message));
     }
   } else {
-    if (bytes > eager_limit_ && !is_bulk_reserved_) {
-      try {
-        reserve(layout_.bulk(rank_, 0), kBulkBuffers * layout_.bulk_bytes());
-      } catch (const OutOfMemory& shortage) {
-        throw Trouble(FaultKind::kOutOfMemory, rank_, rank_, 0, shortage.numbers(), false);
-      }
-      is_bulk_reserved_ = true;
-    }
+    reserve_buffers(call.root, bytes);
     auto& queue = sends_[std::size_t(call.root)];
     queue.push_back(transfer);
     push_sends(call.root);
   }
   return transfer;
+}
+
+// Make the pages real that a message goes through, the first time one goes there.
+void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
+  const auto to = static_cast<std::size_t>(destination);
+  try {
+    if (bytes > eager_limit_ && !is_bulk_reserved_) {
+      reserve(layout_.bulk(rank_, 0), kBulkBuffers * layout_.bulk_bytes());
+      is_bulk_reserved_ = true;
+    } else if (bytes > kEnvelopeInline && bytes <= eager_limit_ && !is_ring_reserved_[to]) {
+      reserve(layout_.ring(rank_, destination), layout_.eager_bytes());
+      is_ring_reserved_[to] = true;
+    }
+  } catch (const OutOfMemory& shortage) {
+    throw Trouble(FaultKind::kOutOfMemory, rank_, rank_, 0, shortage.numbers(), false);
+  }
 }
 
 void Mailbox::finish(Transfer& transfer, std::optional<Trouble> trouble) {

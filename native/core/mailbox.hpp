@@ -97,6 +97,7 @@ class Mailbox {
   bool answer_grants(int destination);
   bool pump_outbound();
   bool pump_incoming(int source);
+  void reserve_buffers(int destination, std::size_t bytes);
   void finish(Transfer& transfer, std::optional<Trouble> trouble = std::nullopt);
   void fail_all(const Trouble& trouble);
   bool withdraw(const std::shared_ptr<Transfer>& transfer);
@@ -133,6 +134,7 @@ class Mailbox {
   std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
   std::vector<std::uint64_t> taken_, ring_taken_;               // per destination: what was last seen of its words
   bool is_bulk_reserved_ = false;
+  std::vector<bool> is_ring_reserved_;  // per destination
   SharedWriter writer_;
   std::list<std::shared_ptr<Transfer>> detached_;
   // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.testing.inner_runs import InnerRuns
+
 _UNWANTED = ("torch", "numpy", "phalanx.groups.shared_memory", "hypothesis", "coverage")
 
 
@@ -44,3 +46,25 @@ def test_public_names_are_imported_on_first_use(pytester: pytest.Pytester) -> No
     assert "phalanx.testing.world" not in modules
     code = "import phalanx.testing\nfor name in phalanx.testing.__all__: getattr(phalanx.testing, name)"
     assert "phalanx.testing.world" in _modules_after(code, str(pytester.path))
+
+
+@pytest.mark.slow
+def test_a_fresh_rank_has_nothing_left_to_import(inner: InnerRuns) -> None:
+    """What a rank imports, every rank of every test imports: that belongs before the fork."""
+    result = inner.run_apart(
+        """
+        import sys
+
+        @pytest.fixture
+        def before(): return set(sys.modules)
+
+        @pytest.mark.ranks(2)
+        def test_first(group, process_group): pass
+
+        @pytest.mark.ranks(2)
+        def test_second(before, group, process_group, rank, device, rank_tmp_path, caplog, capsys):
+            group.barrier()
+            assert not {name for name in set(sys.modules) - before if name.startswith(("torch", "phalanx", "_pytest"))}
+        """
+    )
+    result.assert_outcomes(passed=2)

@@ -222,7 +222,6 @@ class Runner:
 
 def _preload(item: pytest.Function) -> None:
     """Import here, once, what every rank would import."""
-    importlib.import_module("phalanx.groups.connect")
+    importlib.import_module("phalanx.testing.rank_groups")
     if "process_group" in item.fixturenames:
-        importlib.import_module("phalanx.testing.rank_groups")
         importlib.import_module("phalanx.torch_backend.creation")

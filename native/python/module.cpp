@@ -34,6 +34,7 @@ class GroupSegment {
   void fail(int culprit, const std::string& text) {
     set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, text);
   }
+  bool is_broken() const { return layout_.header().fault.state.load() != 0; }
   nb::list snapshot() const {
     return snapshot_of(layout_, num_ranks(), [this](int rank) { return layout_.member(rank).exit_status.load(); });
   }
@@ -113,6 +114,7 @@ NB_MODULE(_native, m) {
       .def("close_descriptor", &GroupSegment::close_descriptor)
       .def("declare_dead", &GroupSegment::set_dead, "rank"_a, "status"_a)
       .def("fail", &GroupSegment::fail, "culprit"_a, "text"_a)
+      .def_prop_ro("is_broken", &GroupSegment::is_broken)
       .def("snapshot", &GroupSegment::snapshot);
 
   nb::class_<NativeWork>(m, "NativeWork")
@@ -137,6 +139,7 @@ NB_MODULE(_native, m) {
       .def("refuse", &RankEndpoint::refuse, "operation"_a, "text"_a)
       .def("abort", &RankEndpoint::abort, "reason"_a = "")
       .def("fail", &RankEndpoint::fail, "text"_a)
+      .def("_die", &RankEndpoint::die, "status"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a)
       .def("find_dead", &RankEndpoint::find_dead)
       .def("_set_recorder", &RankEndpoint::set_recorder, "recorder"_a.none())

@@ -80,6 +80,8 @@ class RankEndpoint {
   void abort(const std::string& text);
   // Peers learn that this rank raised outside the group's operations.
   void fail(const std::string& text);
+  // Peers take this rank, a thread, for a process that has ended so.
+  void die(int status) { declare_dead(endpoint_->layout(), endpoint_->rank(), status); }
   // A fault that the launcher sets in the ancestor is a fault here too.
   void watch(RankEndpoint& ancestor) { endpoint_->watch(ancestor.endpoint_); }
   nb::list find_dead();

@@ -110,7 +110,7 @@ class TorchGroup:
         self, tensor: Tensor, op: Any = ReduceOp.SUM, *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Reduce the tensor over all ranks, in place."""
-        return self._run(dist.all_reduce, tensor, async_op, tensor, _torch_op(op))
+        return self._run(dist.all_reduce, tensor, async_op, timeout_s, tensor, _torch_op(op))
 
     def all_reduce_coalesced(
         self, tensors: Sequence[Tensor], op: Any = ReduceOp.SUM, *, timeout_s: Any = None, async_op: bool = False
@@ -125,21 +125,21 @@ class TorchGroup:
         self, tensor: Tensor, root: int = 0, op: Any = ReduceOp.SUM, *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Reduce the tensor into the root's. Other ranks' tensors may hold partial sums afterwards, as with Gloo."""
-        return self._run(dist.reduce, tensor, async_op, tensor, self._global(root), _torch_op(op))
+        return self._run(dist.reduce, tensor, async_op, timeout_s, tensor, self._global(root), _torch_op(op))
 
     def broadcast(self, tensor: Tensor, root: int = 0, *, timeout_s: Any = None, async_op: bool = False) -> Any:
         """Copy the root's tensor into every rank's."""
-        return self._run(dist.broadcast, tensor, async_op, tensor, self._global(root))
+        return self._run(dist.broadcast, tensor, async_op, timeout_s, tensor, self._global(root))
 
     def all_gather(
         self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Copy rank i's input into outputs[i] on every rank."""
-        return self._run(dist.all_gather, outputs, async_op, list(outputs), input)
+        return self._run(dist.all_gather, outputs, async_op, timeout_s, list(outputs), input)
 
     def all_gather_single(self, output: Tensor, input: Tensor, *, timeout_s: Any = None, async_op: bool = False) -> Any:
         """Copy all inputs into one output."""
-        return self._run(dist.all_gather_into_tensor, output, async_op, output, input)
+        return self._run(dist.all_gather_into_tensor, output, async_op, timeout_s, output, input)
 
     def gather(
         self,
@@ -152,7 +152,7 @@ class TorchGroup:
     ) -> Any:
         """Copy rank i's input into the root's outputs[i]."""
         into = None if outputs is None else list(outputs)
-        return self._run(dist.gather, outputs, async_op, input, into, self._global(root))
+        return self._run(dist.gather, outputs, async_op, timeout_s, input, into, self._global(root))
 
     def scatter(
         self,
@@ -165,7 +165,7 @@ class TorchGroup:
     ) -> Any:
         """Copy the root's inputs[i] into rank i's output."""
         source = None if inputs is None else list(inputs)
-        return self._run(dist.scatter, output, async_op, output, source, self._global(root))
+        return self._run(dist.scatter, output, async_op, timeout_s, output, source, self._global(root))
 
     def reduce_scatter(
         self,
@@ -177,19 +177,19 @@ class TorchGroup:
         async_op: bool = False,
     ) -> Any:
         """Reduce inputs[i] of all ranks into rank i's output."""
-        return self._run(dist.reduce_scatter, output, async_op, output, list(inputs), _torch_op(op))
+        return self._run(dist.reduce_scatter, output, async_op, timeout_s, output, list(inputs), _torch_op(op))
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, op: Any = ReduceOp.SUM, *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Reduce the i-th block of all ranks' inputs into rank i's output."""
-        return self._run(dist.reduce_scatter_tensor, output, async_op, output, input, _torch_op(op))
+        return self._run(dist.reduce_scatter_tensor, output, async_op, timeout_s, output, input, _torch_op(op))
 
     def all_to_all(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
-        return self._run(dist.all_to_all, outputs, async_op, list(outputs), list(inputs))
+        return self._run(dist.all_to_all, outputs, async_op, timeout_s, list(outputs), list(inputs))
 
     def all_to_all_single(
         self,
@@ -203,29 +203,29 @@ class TorchGroup:
     ) -> Any:
         """Exchange rows of one tensor."""
         splits = [None if sizes is None else list(sizes) for sizes in (output_splits, input_splits)]
-        return self._run(dist.all_to_all_single, output, async_op, output, input, *splits)
+        return self._run(dist.all_to_all_single, output, async_op, timeout_s, output, input, *splits)
 
     def barrier(self, *, timeout_s: Any = None, async_op: bool = False) -> Any:
         """Wait until every rank is here."""
-        return self._run(dist.barrier, None, async_op)
+        return self._run(dist.barrier, None, async_op, timeout_s)
 
     def send(
         self, tensor: Tensor, destination: int, tag: int = 0, *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Send the tensor to one rank."""
         work = dist.isend(tensor, self._global(destination), self._group, tag)
-        return self._finish(work, tensor, async_op)
+        return self._finish(work, tensor, async_op, timeout_s)
 
     def recv(
         self, tensor: Tensor, source: int | None = None, tag: int = 0, *, timeout_s: Any = None, async_op: bool = False
     ) -> Any:
         """Receive into the tensor, from one rank or from any; returns the source."""
-        if not async_op:
-            where = None if source is None else self._global(source)
-            return dist.get_group_rank(self._group, int(dist.recv(tensor, where, self._group, tag)))
         if source is None:
-            self._refuse("recv from any rank with async_op")
-        return TorchWork(dist.irecv(tensor, self._global(source), self._group, tag), tensor)
+            if async_op or timeout_s is not None:
+                self._refuse("recv from any rank with async_op or timeout_s")
+            return dist.get_group_rank(self._group, int(dist.recv(tensor, None, self._group, tag)))
+        work = dist.irecv(tensor, self._global(source), self._group, tag)
+        return self._finish(work, tensor, async_op, timeout_s) or source
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value, in rank order."""
@@ -331,14 +331,17 @@ class TorchGroup:
             )
         return int(dist.get_global_rank(self._group, rank))
 
-    def _run(self, operation: Callable[..., Any], result: Any, async_op: bool, *args: Any) -> TorchWork | None:
-        return self._finish(operation(*args, group=self._group, async_op=True), result, async_op)
+    def _run(
+        self, operation: Callable[..., Any], result: Any, async_op: bool, timeout_s: Timeout, *args: Any
+    ) -> TorchWork | None:
+        work = operation(*args, group=self._group, async_op=True)
+        return None if work is None else self._finish(work, result, async_op, timeout_s)
 
-    def _finish(self, work: Any, result: Any, async_op: bool) -> TorchWork | None:
+    def _finish(self, work: Any, result: Any, async_op: bool, timeout_s: Timeout) -> TorchWork | None:
+        wrapped = TorchWork(work, result)
         if async_op:
-            return TorchWork(work, result)
-        if work is not None:
-            work.wait()
+            return wrapped
+        wrapped.wait(timeout_s)
         return None
 
     def _refuse(self, what: str) -> NoReturn:

@@ -24,6 +24,7 @@ class LaunchContext:
         announce: Told of the memory of every group in which this rank is the first, for whoever watches from outside.
         interceptor: Told of every operation of this rank before it runs: `interceptor(name, args, kwargs)`.
         tell: Told of a fault that a test has asked for, such as "lost", before it strikes.
+        ask_gone: Returns which ranks are dead, and which are done, as whoever started them sees it.
         own: What parts of phalanx keep for this rank, by their names.
     """
 
@@ -37,6 +38,7 @@ class LaunchContext:
     announce: Callable[[int], None] | None = None
     interceptor: Callable[[str, tuple[Any, ...], dict[str, Any]], None] | None = None
     tell: Callable[[str], None] | None = None
+    ask_gone: Callable[[], tuple[frozenset[int], frozenset[int]]] | None = None
     own: dict[str, Any] = field(default_factory=dict)
 
 

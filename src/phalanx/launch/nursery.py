@@ -23,6 +23,9 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NU
 _PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.argv[1]))"
 
 
+_START_S = 120.0  # for importing torch, and with pytest also the tests
+
+
 class NotForkableError(InternalError):
     """What was imported into the zygote has started threads."""
 
@@ -72,7 +75,13 @@ class ZygoteClient:
                 self._process.wait(timeout=5)
 
     def _await_ready(self) -> None:
-        greeting = self._control.recv(8)
+        self._control.settimeout(_START_S)
+        try:
+            greeting = self._control.recv(8)
+        except TimeoutError:
+            raise InternalError(f"the process that ranks are forked from was not ready in {_START_S:.0f} s") from None
+        finally:
+            self._control.settimeout(None)
         if len(greeting) < 8:
             raise InternalError("the process that ranks are forked from did not start; see its output above")
         (num_threads,) = struct.unpack("!Q", greeting)

@@ -6,15 +6,21 @@ They talk over a group of their own, so they work after the test's groups are br
 from __future__ import annotations
 
 import contextlib
+import inspect
+import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from phalanx.diagnosis import words
-from phalanx.errors import UsageError
-from phalanx.launch.context import current_context
+from phalanx.engine import create_group_segment
+from phalanx.errors import PeerError, UsageError
+from phalanx.launch.context import LaunchContext, current_context
+from phalanx.launch.meeting import Gathering, meet
 
 _SHOWN_CHARACTERS = 200
+_LONGEST_S = 600.0  # the test's own limit comes first
 
 
 def assert_same_on_ranks(value: Any, what: str = "the value") -> None:
@@ -28,9 +34,9 @@ def assert_same_on_ranks(value: Any, what: str = "the value") -> None:
         AssertionError: Ranks differ; says which and how.
     """
     __tracebackhide__ = True
-    values = _gather(value)
+    values = _gather(_comparable(value))
     classes: list[tuple[Any, list[int]]] = []
-    for rank, its in enumerate(values):
+    for rank, its in values.items():
         for known, ranks in classes:
             if _is_same(known, its):
                 ranks.append(rank)
@@ -70,10 +76,10 @@ def assert_ranks_raise(
     is_right = isinstance(caught, kinds) and (match is None or re.search(match, str(caught)) is not None)
     told = "nothing" if caught is None else f"{type(caught).__name__}: {(str(caught).splitlines() or [''])[0]}"
     outcomes = _gather((is_right if _context().rank in expected else caught is None, told))
-    if all(fine for fine, _ in outcomes):
+    if all(fine for fine, _ in outcomes.values()):
         return
     by_text: dict[str, list[int]] = {}
-    for rank, (fine, text) in enumerate(outcomes):
+    for rank, (fine, text) in outcomes.items():
         if not fine:
             by_text.setdefault(text, []).append(rank)
     wanted = " or ".join(kind.__name__ for kind in kinds) + (f" matching {match!r}" if match else "")
@@ -98,30 +104,71 @@ def expect_on(rank: int | Iterable[int], value: Any, expected: Any = True) -> No
     ranks = _listed(rank, context.size)
     is_fine = context.rank not in ranks or _is_same(value, expected)
     told = "" if is_fine else f"got {_shown(value)}, expected {_shown(expected)}"
-    failures = {number: text for number, text in enumerate(_gather(told)) if text}
+    failures = {number: text for number, text in _gather(told).items() if text}
     if failures:
         raise AssertionError("; ".join(f"rank {number}: {text}" for number, text in failures.items()))
 
 
-def _context() -> Any:
+def _context() -> LaunchContext:
     context = current_context()
     if context is None:
         raise UsageError("this assertion is for ranks: call it inside a test marked with @pytest.mark.ranks")
     return context
 
 
-def _gather(value: Any) -> list[Any]:
-    """Return every rank's value, over a group that only assertions use."""
+def _gather(value: Any) -> dict[int, Any]:
+    """Return the values of all ranks that live, over a group that only assertions use."""
     context = _context()
-    group = context.own.get("asserts")
-    if group is None:
-        from phalanx.groups.connect import join
+    for _ in range(context.size):  # each time without one that has died
+        group = context.own.get("asserts")
+        gone = context.ask_gone()[0] if context.ask_gone is not None else frozenset()
+        if group is None or gone.intersection(group.ranks):
+            group = context.own["asserts"] = _meet(context)
+        try:
+            return dict(zip(group.ranks, group.all_gather_object(value), strict=True))
+        except PeerError:
+            context.own["asserts"] = None
+    raise AssertionError("ranks died one after the other while they made this assertion")
 
-        place = f"{context.meeting}#asserts"
-        group = join(context.rank, context.size, place, name="assertions", timeout_s=600, is_thread=context.is_thread)
-        context.own["asserts"] = group
-    values: list[Any] = group.all_gather_object(value)
-    return values
+
+def _meet(context: LaunchContext) -> Any:
+    """Make a group of all ranks that live."""
+    from phalanx.groups.shared_memory import SharedMemoryGroup
+
+    number = context.own["num_asserts"] = context.own.get("num_asserts", 0) + 1
+    everybody = set(range(context.size))
+
+    def living() -> set[int]:
+        return everybody - (context.ask_gone()[0] if context.ask_gone is not None else set())
+
+    def check() -> None:
+        done = context.ask_gone()[1] if context.ask_gone is not None else frozenset()
+        if done:
+            raise AssertionError(
+                f"{words.rank_list(done)} finished the test without this assertion, for which "
+                f"rank {context.rank} waits; every rank must make it"
+            )
+
+    gathering = Gathering(
+        name=f"assertion|{context.meeting}#asserts{number}",
+        is_complete=lambda cards: len(cards) == context.size or set(cards) >= living(),
+        order=sorted,
+        create=lambda cards: create_group_segment("assertions", len(cards), crowd=context.size),
+        describe_missing=lambda cards: f"{words.rank_list(living() - set(cards))} did not make this assertion",
+        timeout_s=_LONGEST_S,
+        check=check,
+    )
+    outcome = meet(gathering, context.rank)
+    try:
+        return SharedMemoryGroup(
+            outcome.descriptor,
+            outcome.position,
+            ranks=outcome.cards,
+            is_thread=context.is_thread,
+            timeout_s=_LONGEST_S,
+        )
+    finally:
+        os.close(outcome.descriptor)
 
 
 def _listed(ranks: int | Iterable[int], size: int) -> list[int]:
@@ -130,6 +177,19 @@ def _listed(ranks: int | Iterable[int], size: int) -> list[int]:
         if not 0 <= rank < size:
             raise UsageError(f"rank {rank} is outside this world of {size}; give 0 to {size - 1}")
     return listed
+
+
+def _comparable(value: Any) -> Any:
+    """Return what can be compared and sent: a module's state for the module."""
+    if hasattr(value, "state_dict"):
+        return dict(value.state_dict())
+    what = type(value).__name__
+    if inspect.isgenerator(value) or (hasattr(value, "__next__") and hasattr(value, "__iter__")):
+        raise UsageError(f"assert_same_on_ranks can't compare a {what}; give list(...) of it")
+    has_no_equality = getattr(type(value), "__eq__", None) is getattr(object, "__eq__", None)
+    if has_no_equality and not _is_tensor(value) and value is not None:
+        raise UsageError(f"assert_same_on_ranks can't compare a {what}: it has no __eq__; give its fields")
+    return value
 
 
 def _is_tensor(value: Any) -> bool:
@@ -143,6 +203,8 @@ def _is_same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(_is_same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
         return list(a) == list(b) and all(_is_same(a[key], b[key]) for key in a)
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
+        return True  # both are not a number
     result = a == b
     return bool(result.all()) if hasattr(result, "all") else bool(result)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from phalanx.errors import UsageError
 from phalanx.launch.sending import pack
+from phalanx.testing.ending import Ending
 from phalanx.testing.verdict import Verdict
 
 # Runs one example on all ranks.
@@ -64,10 +65,13 @@ def on_ranks(item: Any, run: RunExample, keep: Callable[[Verdict], None]) -> Ite
             importlib.import_module("hypothesis").reject()
         if verdict.outcome == "failed":
             raise verdict.error()
-        if verdict.outcome == "skipped":
+        failed = [result for ending in verdict.endings for result in _subtests(ending) if result.outcome == "failed"]
+        if failed:
+            raise AssertionError(f"subtest {failed[0].message or ''} {failed[0].values}: {failed[0].headline}")
+        if verdict.outcome in ("skipped", "xfailed"):
             import pytest
 
-            pytest.skip(verdict.reason)
+            (pytest.skip if verdict.outcome == "skipped" else pytest.xfail)(verdict.reason)
 
     def take_example(*args: Any, **arguments: Any) -> Any:
         # A rank that is a thread is in Hypothesis's test too: assume() asks.
@@ -80,6 +84,10 @@ def on_ranks(item: Any, run: RunExample, keep: Callable[[Verdict], None]) -> Ite
         yield take_example
     finally:
         handle.inner_test = inner
+
+
+def _subtests(ending: Ending) -> list[Any]:
+    return ending.report.subtests if ending.report is not None else []
 
 
 def _pack(example: Mapping[str, Any]) -> bytes:

@@ -121,6 +121,12 @@ class _Fault:
         self._strike = strike
         self._next = context.interceptor
         self._lock = threading.Lock()  # guards the count: threads of a rank may call at the same time
+        self._at = f"{operation or 'operation'} {number}"
+
+    def describe_unstruck(self) -> list[str]:
+        """Say which faults, this one and those armed before it, have not struck."""
+        before = self._next.describe_unstruck() if isinstance(self._next, _Fault) else []
+        return [*before, self._at] if self._left > 0 else before
 
     def __call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._next is not None:
@@ -141,6 +147,11 @@ def _arm(rank: int, at: At, strike: Callable[..., Any]) -> None:
     operation, number = _read_at(at)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < context.size:
         raise UsageError(f"faults: rank {rank!r} is outside this world of {context.size}; give 0 to {context.size - 1}")
+    if "engine" in context.own:
+        raise UsageError(
+            f"faults strike in phalanx's own groups only; this test's group is over {context.own['engine']}, where "
+            f"they would do nothing"
+        )
     if rank != context.rank:
         return
     context.interceptor = _Fault(context, operation, number, strike)
@@ -195,3 +206,8 @@ def _flip(name: str, args: Sequence[Any], bit: int) -> None:
     raw = first.clone().reshape(1).view(torch.uint8)
     raw[bit // 8 % raw.numel()] ^= 1 << bit % 8
     first.copy_(raw.view(given.dtype)[0])
+
+
+def unstruck(context: LaunchContext) -> list[str]:
+    """Name the operations that faults of a rank still wait for."""
+    return context.interceptor.describe_unstruck() if isinstance(context.interceptor, _Fault) else []

@@ -43,7 +43,7 @@ def run_forked(
             endings = crew.wait(segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
             stuck = wait_for_exit(crew.members)
             for member, ending in zip(crew.members, endings, strict=True):
-                if ending.report is not None and member.status:  # it crashed on its way out
+                if ending.report is not None and (member.status or 0) > 0:  # it crashed on its way out
                     ending.status = member.status
                     ending.doing = f"as it had not ended within {EXIT_PATIENCE_S:.0f} s" if member in stuck else ""
         finally:

@@ -39,20 +39,20 @@ def check_fixtures(values: Mapping[str, Any], *, is_forked: bool) -> None:
                 )
 
 
-def wide_fixtures(item: Any) -> frozenset[int]:
-    """Return the values of fixtures that serve more than one test, by their identity.
+def wide_fixtures(item: Any) -> dict[int, Any]:
+    """Return the results of fixtures that serve more than one test, by their identity, which they keep while held.
 
     They may have done anything to modules and classes, as setup_class does: ranks that were forked before can't know.
     """
-    found = set()
+    found: dict[int, Any] = {}
     for definitions in item._fixtureinfo.name2fixturedefs.values():
         for definition in definitions:
             home = getattr(definition.func, "__module__", "")
             is_pytests = home.startswith(("_pytest.", "pytest_asyncio", "anyio.", "phalanx.testing."))
             is_setup = definition.argname.startswith("_xunit_setup_")
             if definition.scope != "function" and definition.cached_result is not None and (is_setup or not is_pytests):
-                found.add(id(definition.cached_result))
-    return frozenset(found)
+                found[id(definition.cached_result)] = definition.cached_result
+    return found
 
 
 def has_initialised_cuda() -> bool:

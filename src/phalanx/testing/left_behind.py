@@ -72,4 +72,5 @@ def _command_line(pid: int) -> str:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return "already gone"
+    text = text or "no command line"
     return text if len(text) <= 100 else text[:97] + "..."

@@ -17,6 +17,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("!Q")
 _DESCRIPTOR = struct.Struct("i")
+_SEND_S = 30.0
 _PACKET_BYTES = 1 << 16
 
 
@@ -38,7 +39,11 @@ class Line:
         Raises:
             OSError: The other end is gone.
         """
-        self.channel.sendall(_LENGTH.pack(len(body)) + body)
+        self.channel.settimeout(_SEND_S)  # the other end may be stopped
+        try:
+            self.channel.sendall(_LENGTH.pack(len(body)) + body)
+        finally:
+            self.channel.settimeout(None)
 
     def receive(self) -> bytes | None:
         """Wait for one; None when the other end has hung up."""
@@ -61,6 +66,12 @@ class Line:
             OSError: The other end is gone.
         """
         socket.send_fds(self.side, [pickle.dumps(what)], [] if descriptor is None else [descriptor])
+
+    def ask_gone(self) -> tuple[frozenset[int], frozenset[int]]:
+        """On a rank: ask which ranks are dead, and which are done."""
+        self.notify("gone?")
+        answer = self.receive_notice()
+        return (frozenset(), frozenset()) if answer is None else (answer[0][1], answer[0][2])
 
     def receive_notice(self, *, block: bool = True) -> tuple[tuple[Any, ...], int | None] | None:
         """Return a small message and its descriptor, which is the caller's now; None when there is none to come.

@@ -13,7 +13,6 @@ import random
 import select
 import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
@@ -27,6 +26,7 @@ from phalanx.testing.output import OutputFiles, create_output_files
 from phalanx.testing.stacks import answer_with_stacks
 
 FAILED_EXIT_CODE = 1
+UNKNOWN_STATUS = -1
 
 
 @dataclass
@@ -61,6 +61,9 @@ class Member:
         """Send a signal to it and to what it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have left its process group
+                signal.pidfd_send_signal(self.watch, number)
 
     def reap(self, *, block: bool = True) -> int | None:
         """Return how it ended: exit code or 256 + signal; None when it has not, and block is False."""
@@ -80,8 +83,8 @@ class Member:
 def _reap_child(pid: int, block: bool) -> int | None:
     try:
         done, status = os.waitpid(pid, 0 if block else os.WNOHANG)
-    except ChildProcessError:  # somebody else has reaped it: how it ended is not known
-        return FAILED_EXIT_CODE
+    except ChildProcessError:  # somebody else has reaped it
+        return UNKNOWN_STATUS
     if done == 0:
         return None
     code = os.waitstatus_to_exitcode(status)
@@ -106,6 +109,8 @@ def fork_member(
             stream.flush()  # or every rank would print it again
     parent = os.getpid()
     state = random.getstate()
+    # Until the child is in a process group of its own, a Ctrl-C would make it go on as a second parent.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with warnings.catch_warnings():
         # Python warns of threads. Theirs are not in the child, and it uses none of their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -115,19 +120,23 @@ def fork_member(
             member.line.close()
         ours.close()
         random.setstate(state)  # Python has seeded it anew
-        _be_rank(parent, lambda: main(theirs, files), files, redirect)
+        _be_rank(parent, lambda: main(theirs, files), files, redirect, mask)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     with contextlib.suppress(OSError):  # the child does the same: whoever comes first
         os.setpgid(pid, pid)
     theirs.close()
     return Member(rank, pid, os.pidfd_open(pid), ours, files)
 
 
-def _be_rank(parent: int, main: Callable[[], None], files: OutputFiles, redirect: bool) -> NoReturn:
+def _be_rank(
+    parent: int, main: Callable[[], None], files: OutputFiles, redirect: bool, mask: Iterable[int]
+) -> NoReturn:
     code = FAILED_EXIT_CODE
     try:
         die_with_parent(parent)
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which ends the ranks in good order
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         gc.freeze()  # what came with the fork needs no looking through: that would copy its pages
         _forget_parents_duties()
         if redirect:
@@ -152,8 +161,7 @@ def _forget_parents_duties() -> None:
     """Keep this copy from doing at its end what its parent has to do."""
     atexit._clear()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     processes: Any = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes._children.clear()

@@ -37,6 +37,7 @@ class Place:
         if line is not None:
             context.announce = lambda memory: line.notify("group", descriptor=memory)
             context.tell = line.notify
+            context.ask_gone = line.ask_gone
         return context
 
 
@@ -66,6 +67,13 @@ def disarm_faults() -> None:
         group._set_interceptor(None)
 
 
+def die_in_groups(status: int) -> None:
+    """Let the peers of the calling rank, a thread, see it die."""
+    groups: Any = sys.modules.get("phalanx.groups.shared_memory")
+    for group in groups.living_groups() if groups is not None else ():
+        group._die(status)
+
+
 def leave_groups() -> None:
     """Close the groups of the calling rank: peers must not take it for dead."""
     groups: Any = sys.modules.get("phalanx.groups.shared_memory")
@@ -84,6 +92,7 @@ def packed(report: RankReport) -> bytes:
             result.shown = str(result.shown)
         for found in report.warnings:
             found.category = UserWarning
+        report.properties = [(name, repr(value)) for name, value in report.properties]
         return pickle.dumps(report)
 
 

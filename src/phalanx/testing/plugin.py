@@ -100,6 +100,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(_PLAN, plans, ids=[plan.label(with_kind=with_kind) for plan in plans], indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let fixtures of other plugins with the names of ours win, as those of a conftest do."""
+    known = getattr(session._fixturemanager, "_arg2fixturedefs", {})
+    for name in __all__:
+        definitions = known.get(name, [])
+        definitions.sort(key=lambda definition: getattr(definition.func, "__module__", "") != fixtures.__name__)
+
+
 @pytest.fixture
 def _ranks_plan(request: pytest.FixtureRequest) -> Any:
     return request.param
@@ -127,9 +136,8 @@ def plan_of(item: Any) -> Plan | None:
     return plans[0]
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse what can't be run, before anything is set up."""
+    """Refuse what can't be run; after pytest has looked at skipif, before anything is set up."""
     reason = _reason_against(item)
     if reason:
         pytest.fail(reason, pytrace=False)

@@ -140,7 +140,11 @@ class RankSetup:
         """
         __tracebackhide__ = True
         for fixture in fixtures:
-            self._values[fixture.name] = self._make(fixture)
+            try:
+                self._values[fixture.name] = self._make(fixture)
+            except Exception as error:
+                error.add_note(f"in fixture '{fixture.name}', which runs on the ranks")
+                raise
 
     def tear_down(self) -> None:
         """Undo it all.

@@ -31,7 +31,7 @@ def open_group(plan: Plan) -> Iterator[Any]:
     from phalanx.groups.torch_network import TorchGroup
 
     for _ in open_process_group(plan):
-        yield TorchGroup(dist.group.WORLD)
+        yield TorchGroup(dist.group.WORLD, timeout_s=plan.timeout_s)
 
 
 def open_process_group(plan: Plan) -> Iterator[Any]:
@@ -48,6 +48,8 @@ def open_process_group(plan: Plan) -> Iterator[Any]:
 
 def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
     check_backend(plan.backend)
+    if plan.backend != "phalanx":
+        context.own["engine"] = plan.backend
     if dist.is_initialized():
         raise UsageError("fixture 'process_group': there is a default process group already")
     dist.init_process_group(

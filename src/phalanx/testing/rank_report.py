@@ -10,9 +10,14 @@ from typing import Any, Literal
 
 from phalanx.errors import AbortedError, PeerError, PhalanxError
 from phalanx.launch.sending import pack_exception
+from phalanx.testing.stacks import is_users
 
 # "rejected": Hypothesis shall try another example.
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "rejected"]
+
+
+# What Gloo says when another rank is gone.
+_LOST_CONNECTIONS = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
 
 
 @dataclass
@@ -73,12 +78,13 @@ class RankReport:
 def report_failure(error: BaseException, shown: Any = None) -> RankReport:
     """Describe an exception."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    lines = traceback.format_exception_only(error)[-1].strip().splitlines() or [type(error).__name__]
+    own = [frame for frame in frames if is_users(frame.filename)] or frames
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+    told = (str(error).strip().splitlines() or [""])[0]
     return RankReport(
         outcome="failed",
         exception=pack_exception(error),
-        headline=lines[0],
+        headline=f"{type(error).__name__}: {told}" if told else type(error).__name__,
         kind=type(error).__name__,
         place=place,
         shown=shown if shown is not None else "".join(traceback.format_exception(error)),
@@ -87,6 +93,8 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
 
 
 def _interrupted_operation(error: BaseException) -> str:
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_CONNECTIONS):
+        return "an operation of Gloo's"
     if not isinstance(error, (PeerError, AbortedError)):
         return ""
     assert isinstance(error, PhalanxError)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from phalanx.launch.threads import RankCancelled
+from phalanx.testing.faults import RankLost
 from phalanx.testing.rank_report import report_failure
 
 
@@ -52,9 +54,11 @@ class RankSubtests:
             yield
         except (pytest.skip.Exception, unittest.SkipTest) as skip:
             self.results.append(SubtestResult(msg, values, "skipped", str(skip)))
-        except (KeyboardInterrupt, SystemExit, pytest.exit.Exception):
+        except (KeyboardInterrupt, SystemExit, pytest.exit.Exception, RankLost, RankCancelled):
             raise
         except BaseException as error:
+            if type(error).__name__ == "UnsatisfiedAssumption":  # Hypothesis's
+                raise
             shown = self._item.repr_failure(pytest.ExceptionInfo.from_exception(error))
             found = report_failure(error, shown)
             self.results.append(

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from phalanx.launch.context import mark_failed
-from phalanx.testing.faults import RankLost
+from phalanx.launch.context import current_context, mark_failed
+from phalanx.testing.faults import RankLost, unstruck
 from phalanx.testing.left_behind import find_threads, note_threads
 from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
 from phalanx.testing.rank_logging import RankLog, rank_logging
-from phalanx.testing.rank_report import RankReport, caught_warnings, report_failure
+from phalanx.testing.rank_report import CaughtWarning, RankReport, caught_warnings, report_failure
 from phalanx.testing.rank_subtests import RankSubtests
 
 # Python 3.11's parser counts its depth per process: threads that parse at the same time confuse it.
@@ -62,24 +62,36 @@ class RankTest:
         if not self.is_thread:
             report.properties = self.item.user_properties[num_properties:]
         report.warnings = caught_warnings(caught)
+        self._warn_of_unstruck_faults(report)
         report.log = log.text()
         if not self.is_thread:
             report.left_behind += find_threads(threads)
         return report
 
+    def _warn_of_unstruck_faults(self, report: RankReport) -> None:
+        context = current_context()
+        waiting = unstruck(context) if context is not None and report.outcome == "passed" else []
+        if waiting:
+            told = f"a fault never struck: this rank did not come to {', '.join(waiting)}"
+            file, line, _ = self.item.location
+            report.warnings.append(CaughtWarning(told, UserWarning, str(file), (line or 0) + 1))
+
     def _run(self, log: RankLog) -> RankReport:
         instance = getattr(self.item, "instance", None)
         if self.is_thread and instance is not None:
             instance = copy.copy(instance)  # what a test sets on `self` is its rank's
-        setup = RankSetup(self.item, instance, self.values, self.run_async)
         subtests = RankSubtests(self.item)
-        special: dict[str, Any] = {"subtests": subtests}
+        special: dict[str, Any] = {"subtests": subtests, "caplog": log.caplog(self.item)}
         if self.capture is not None:
-            special |= {"capsys": self.capture(), "caplog": log.caplog(self.item)}
+            special["capsys"] = self.capture()
+        setup = RankSetup(self.item, instance, {**self.values, **special}, self.run_async)
         try:
             report = self._attempt(functools.partial(self._call, setup, special, instance))
             teardown = self._attempt(setup.tear_down)
-            report = teardown if report.outcome == "passed" else report
+            if teardown.outcome != "passed" and report.outcome != "failed":
+                report = teardown
+            elif teardown.outcome == "failed":
+                report.headline += f"; and in its teardown {teardown.headline}"
         finally:
             if self._runner is not None:
                 self._runner.close()
@@ -89,8 +101,7 @@ class RankTest:
     def _call(self, setup: RankSetup, special: Mapping[str, Any], instance: Any) -> None:
         __tracebackhide__ = True
         setup.set_up([fixture for fixture in self.deferred if fixture.name not in special])
-        names = self.item._fixtureinfo.argnames
-        arguments = {name: special[name] if name in special else setup.value(name) for name in names}
+        arguments = {name: setup.value(name) for name in self.item._fixtureinfo.argnames}
         function = _plain_function(self.item, instance)
         if self.inner is not None:
             function = self.inner if instance is None else self.inner.__get__(instance)
@@ -126,9 +137,6 @@ class RankTest:
         failure = pytest.ExceptionInfo.from_exception(error)
         with _showing if self.is_thread else contextlib.nullcontext():
             report = report_failure(error, self.item.repr_failure(failure))
-        crash = getattr(getattr(report.shown, "reprcrash", None), "lineno", None)
-        if crash is not None:
-            report.place = f"{report.shown.reprcrash.path}:{crash}"
         if self.debug is not None and not report.waited_in:
             self.debug(failure, report)
         if not self.is_thread:

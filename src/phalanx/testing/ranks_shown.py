@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from _pytest._code.code import TerminalRepr
 from phalanx.diagnosis import words
 from phalanx.testing.ending import Ending
 from phalanx.testing.verdict import Finding, Verdict
+
+_THREAD = re.compile(r"[Tt]hread 0x[0-9a-f]+")
 
 
 class RanksShown(TerminalRepr):
@@ -48,10 +51,13 @@ class RanksShown(TerminalRepr):
         first = finding.endings[0]
         if first.report is not None and first.report.shown is not None:
             _show(tw, first.report.shown)
-        if finding.endings[0].stacks:
-            for ending in finding.endings:
-                tw.line(f"rank {ending.rank}:", bold=True)
-                tw.line(ending.stacks)
+        by_stacks: dict[str, list[int]] = {}
+        for ending in finding.endings:
+            if ending.stacks:
+                by_stacks.setdefault(_THREAD.sub("thread", ending.stacks), []).append(ending.rank)
+        for stacks, ranks in by_stacks.items():
+            tw.line(f"{words.rank_list(ranks)}:", bold=True)
+            tw.line(stacks)
         told = first.report.headline if first.report is not None else ""
         others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != told]
         for ending in others:
@@ -67,6 +73,9 @@ class _Crash:
         place = first.report.place if first.report is not None else ""
         self.path, _, line = place.rpartition(":")
         self.lineno = int(line) if line.isdigit() else 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.lineno}: {self.message}" if self.path else self.message
 
 
 def _show(tw: Any, shown: Any) -> None:

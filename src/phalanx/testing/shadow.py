@@ -81,7 +81,7 @@ def start_separate_ranks(config: pytest.Config, num_ranks: int, *, redirect: boo
 def _arguments(config: pytest.Config) -> list[str]:
     is_xdist_worker = hasattr(config, "workerinput")
     arguments = list(config.args) if is_xdist_worker else [str(each) for each in config.invocation_params.args]
-    return [*arguments, "-p", "no:cacheprovider"]
+    return [*arguments, "-n0"] if config.pluginmanager.hasplugin("xdist") else arguments
 
 
 def main(place: str, arguments: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ class Sightings:
     def doing(self, pid: int) -> str:
         """Say which operation a process waits in; empty when in none."""
         for group in self._groups:
-            for row in group.snapshot():
+            for row in () if group.is_broken else group.snapshot():  # nobody waits in a broken group any more
                 if row["pid"] == pid:
                     text = describe(row)
                     if text:

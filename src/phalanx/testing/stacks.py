@@ -9,8 +9,10 @@ import os
 import re
 import signal
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 
 from phalanx.testing.output import OutputFiles
 
@@ -20,6 +22,8 @@ _LONGEST_S = 1.0
 _SETTLED_S = 0.05
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _OWN_FOLDER = str(Path(__file__).resolve().parent)
+_LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 _HIDDEN = (
     _OWN_FOLDER,
     "/_pytest/",
@@ -77,8 +81,20 @@ def show_stacks(lines: Iterable[str]) -> str:
     return "\n".join(shown)
 
 
+def show_frame(frame: FrameType) -> str:
+    """Return the stack of a thread of this process, the innermost call last, without the harness's frames."""
+    found = [each for each in traceback.extract_stack(frame) if not any(part in each.filename for part in _HIDDEN)]
+    return "".join(traceback.format_list([each for each in found if not each.filename.endswith("/threading.py")]))
+
+
 def innermost_place(stacks: str) -> str:
-    """Return file and line of the innermost frame of the main thread, shortened; empty when unknown."""
+    """Return file and line of the innermost frame of the main thread that is the user's; empty when unknown."""
     main = stacks.rpartition("Current thread")[2] or stacks
     found = re.findall(r'File "([^"]*)", line (\d+), in', main)
-    return "/".join(found[-1][0].split("/")[-2:]) + ":" + found[-1][1] if found else ""
+    own = [each for each in found if is_users(each[0])] or found
+    return "/".join(own[-1][0].split("/")[-2:]) + ":" + own[-1][1] if own else ""
+
+
+def is_users(file: str) -> bool:
+    """Tell whether a source file is neither phalanx's, nor Python's, nor of an installed library."""
+    return not file.startswith((_LIBRARY_FOLDER, "<")) and not any(part in file for part in _LIBRARIES)

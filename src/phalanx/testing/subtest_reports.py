@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from phalanx.testing.verdict import Verdict
 
 def log_subtests(item: Any, verdict: Verdict) -> None:
     """Report them."""
-    found: dict[tuple[str | None, tuple[tuple[str, str], ...]], dict[int, SubtestResult]] = {}
+    found: dict[Any, dict[int, SubtestResult]] = {}
     for ending in verdict.endings:
+        used: Counter[Any] = Counter()  # a loop may use the same name again and again
         for result in ending.report.subtests if ending.report is not None else ():
             key = (result.message, tuple(result.values.items()))
-            found.setdefault(key, {})[ending.rank] = result
-    for (message, values), by_rank in found.items():
+            used[key] += 1
+            found.setdefault((*key, used[key]), {})[ending.rank] = result
+    for (message, values, _), by_rank in found.items():
         _log(item, message, dict(values), by_rank)
 
 

@@ -99,6 +99,8 @@ class TaskWatch:
             elif what[0] == "stalled":
                 self._endings[member.rank].was_planned = True
                 self._stalled.add(member.rank)
+            elif what[0] == "gone?":
+                member.line.notify("gone", *self._gone())
             elif what[0] == "breakpoint":
                 self._wanting.append(member.rank)
                 self._pass_terminal()
@@ -120,11 +122,17 @@ class TaskWatch:
         if message is None:
             return True
         self._read_notices(member)
-        report: RankReport = pickle.loads(message)
+        report = _read(message)
         self._end(member, report=report)
         if report.outcome == "failed":
             self._free_others(member.rank, report.headline)
         return False
+
+    def _gone(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the ranks that are dead, or as good as, and those that have reported."""
+        ended = self._endings.keys() - self._open
+        done = frozenset(rank for rank in ended if self._endings[rank].report is not None)
+        return frozenset(ended - done) | self._stalled, done
 
     def _pass_terminal(self) -> None:
         """Let the next rank have the terminal. The others go on: it may step over an operation."""
@@ -162,7 +170,7 @@ class TaskWatch:
             ending.was_planned = ending.was_planned or member.may_end(status or 0)
             if not ending.was_planned:
                 self._free_others(member.rank, words.death(status or 0))
-        elif status:
+        elif (status or 0) > 0:
             self._endings[member.rank].status = status  # it crashed on its way out
 
     def _end(self, member: Member, *, report: RankReport | None = None, status: int | None = None) -> None:
@@ -213,3 +221,11 @@ class TaskWatch:
     def _forget(self, what: Any) -> None:
         if self._is_registered(what):
             self._selector.unregister(what)
+
+
+def _read(message: bytes) -> RankReport:
+    try:
+        report: RankReport = pickle.loads(message)
+    except Exception as error:
+        return RankReport("failed", headline=f"its report can't be read: {error}", kind=type(error).__name__)
+    return report

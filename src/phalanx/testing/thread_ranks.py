@@ -11,21 +11,21 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
 from phalanx.engine import GroupSegment
 from phalanx.launch.context import set_thread_context
 from phalanx.launch.threads import RankCancelled
 from phalanx.settings import read_settings
+from phalanx.testing.crew import TaskInterrupted
 from phalanx.testing.ending import Ending
 from phalanx.testing.faults import RankLost
 from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.meetings import open_meeting
-from phalanx.testing.place import Place, disarm_faults, leave_groups
-from phalanx.testing.rank_report import RankReport
+from phalanx.testing.place import Place, die_in_groups, disarm_faults, leave_groups
+from phalanx.testing.rank_report import RankReport, report_failure
 from phalanx.testing.sightings import describe
-from phalanx.testing.stacks import innermost_place
+from phalanx.testing.stacks import innermost_place, show_frame
 from phalanx.testing.thread_output import ThreadOutput
 
 
@@ -59,9 +59,22 @@ class _Team:
         ]
 
     def run(self, timeout_s: float) -> list[Ending]:
-        deadline = time.monotonic() + timeout_s
+        start = time.monotonic()
         for thread in self._threads:
             thread.start()
+        try:
+            self._wait(start + timeout_s)
+        except BaseException as reason:  # Ctrl-C, or an alarm such as pytest-timeout's
+            self._cancel([rank for rank in range(self._num_ranks) if rank not in self._ended], True)
+            if isinstance(reason, (Exception, KeyboardInterrupt, SystemExit)):
+                raise
+            raise TaskInterrupted(self._endings, reason, time.monotonic() - start) from reason
+        for ending in self._endings:
+            ending.out, ending.err = self.output.read(ending.rank)
+        return self._endings
+
+    def _wait(self, deadline: float) -> None:
+        timeout_s = deadline - time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._has_failed(), timeout_s)
             if self._has_failed() and not self._is_over():
@@ -73,9 +86,6 @@ class _Team:
             self._cancel(late, is_late)
         for thread in self._threads:
             thread.join(0 if late else 1)
-        for ending in self._endings:
-            ending.out, ending.err = self.output.read(ending.rank)
-        return self._endings
 
     def _is_over(self) -> bool:
         return len({*self._ended, *self._stalled}) == self._num_ranks
@@ -87,6 +97,7 @@ class _Team:
         place = Place(rank, self._num_ranks, self._meeting, self._port)
         context = place.context(self._segment.descriptor, is_thread=True)
         context.tell = lambda what: self._plan_loss(rank, what)
+        context.ask_gone = self._gone
         set_thread_context(context)
         self.output.join(rank)
         report: RankReport | None = None
@@ -97,9 +108,12 @@ class _Team:
             else:
                 leave_groups()
         except RankLost:
+            die_in_groups(256 + signal.SIGKILL)
             self._segment.declare_dead(rank, 256 + signal.SIGKILL)
         except RankCancelled:
             pass  # it came after the test, on the way out
+        except Exception as error:
+            report = report_failure(error)
         finally:
             disarm_faults()
             set_thread_context(None)
@@ -108,6 +122,11 @@ class _Team:
                 self._ended.append(rank)
                 self._endings[rank].report, self._endings[rank].when = report, len(self._ended)
                 self._changed.notify_all()
+
+    def _gone(self) -> tuple[frozenset[int], frozenset[int]]:
+        with self._changed:
+            done = frozenset(rank for rank in self._ended if self._endings[rank].report is not None)
+            return frozenset({*self._ended, *self._stalled} - done), done
 
     def _plan_loss(self, rank: int, what: str) -> None:
         with self._changed:
@@ -124,7 +143,7 @@ class _Team:
             for rank in ranks:
                 ending, thread = self._endings[rank], self._threads[rank]
                 frame = frames.get(thread.ident or 0)
-                ending.stacks = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                ending.stacks = show_frame(frame) if frame is not None else ""
                 place = innermost_place(ending.stacks)
                 ending.doing = describe(rows[rank]) or (f"at {place}" if place else "")
                 ending.is_late, ending.was_ended = is_late, not is_late

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from phalanx.diagnosis import words
 from phalanx.errors import OperationTimeoutError, RankFailedError
 from phalanx.testing.ending import Ending
+from phalanx.testing.rank_report import RankReport
 
 _NUMBER = re.compile(r" #\d+")
 
@@ -69,9 +70,12 @@ class Verdict:
     def error(self) -> BaseException:
         """Return the exception to raise for it: the rank's own where it can be rebuilt."""
         first = self.findings[0].endings[0]
-        if first.report is not None and first.report.exception and first.status is None:
-            error: BaseException = pickle.loads(first.report.exception)
-            return error
+        endings = [ending for finding in self.findings for ending in finding.endings]
+        kinds = {ending.report.kind for ending in endings if ending.report is not None}
+        if first.report is not None and first.status is None and len(kinds) == 1:
+            error = _rebuilt(first.report)
+            if error is not None:
+                return error
         if first.is_late:
             return OperationTimeoutError(self.summary(), num_ranks=self.num_ranks, culprits=(first.rank,))
         failed = RankFailedError(
@@ -93,14 +97,26 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
     failures = [ending for ending in endings if ending.is_failure()]
     if failures:
         verdict.outcome = "failed"
-        own = [ending for ending in failures if not ending.is_consequence()] or failures
+        skipped = [ending for ending in endings if ending.report is not None and ending.report.outcome == "skipped"]
+        if skipped and all(ending.is_consequence() for ending in failures):
+            return _divided(verdict, "skipped")  # the others failed because those had gone
+        own = [ending for ending in failures if not ending.is_consequence()]
+        own = own or [ending for ending in failures if ending.report is not None] or failures
         # Of ranks that are late, those that others wait for come first.
         own.sort(key=lambda ending: (ending.is_late, ending.doing.startswith("waiting"), ending.when))
         verdict.findings = _distinct(own, timeout_s)
         verdict.bystanders = _numbered([(ending.rank, _doing(ending)) for ending in failures if ending not in own])
+        verdict.bystanders += [
+            (ending.rank, "lost to a fault that the test asked for") for ending in endings if ending.was_planned
+        ]
         verdict.reason = verdict.summary()
         return verdict
     reports = [ending.report for ending in endings if ending.report is not None]
+    if not reports:
+        title = "lost to faults that the test asked for; with no rank left, nobody can say whether it passed"
+        verdict.outcome, verdict.findings = "failed", [Finding(list(endings), title)]
+        verdict.reason = verdict.summary()
+        return verdict
     for outcome in ("rejected", "skipped", "xfailed"):
         chosen = [report for report in reports if report.outcome == outcome]
         if not chosen:
@@ -110,6 +126,16 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
             return verdict
         return _divided(verdict, outcome)
     return verdict
+
+
+def _rebuilt(report: RankReport) -> BaseException | None:
+    """Return the exception that a rank raised; None when that is not possible here, or makes something else of it."""
+    try:
+        error = pickle.loads(report.exception)
+    except BaseException:
+        return None
+    is_same = isinstance(error, BaseException) and type(error).__name__ == report.kind
+    return error if is_same else None
 
 
 def _numbered(bystanders: list[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -155,7 +181,8 @@ def _title(ending: Ending, timeout_s: float) -> str:
         when = " after the test had ended" if ending.report is not None else ""
         doing = f", {ending.doing}" if ending.doing else ""
         return f"{words.death(ending.status)}{when}{doing}"
-    assert ending.report is not None
+    if ending.report is None:
+        return f"ended, because another rank had failed{', ' + ending.doing if ending.doing else ''}"
     place = f" ({os.path.basename(ending.report.place)})" if ending.report.place else ""
     return f"{ending.report.headline}{place}"
 

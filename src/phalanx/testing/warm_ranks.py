@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.engine import GroupSegment
@@ -36,12 +36,12 @@ class WarmRanks:
         self._keep_failed = keep_failed
         self._start = start
         self._crew: Crew | None = None
-        self._state: frozenset[int] = frozenset()
+        self._state: Mapping[int, Any] = {}
         self._owner = os.getpid()
 
-    def require(self, state: frozenset[int]) -> None:
-        """Replace the ranks if they were forked before something that the next task needs."""
-        if not state <= self._state:
+    def require(self, state: Mapping[int, Any]) -> None:
+        """Replace the ranks if they know less of the session than the next task needs, or more."""
+        if state.keys() != self._state.keys():
             self.close()
             self._state = state
 

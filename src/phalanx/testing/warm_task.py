@@ -117,7 +117,9 @@ def adopt(task: WarmTask, items: Mapping[str, Any]) -> RankTest:
         import torch
 
         torch.set_rng_state(torch.frombuffer(bytearray(task.torch_state), dtype=torch.uint8))
-    item = items[task.node_id]
+    item = items.get(task.node_id)
+    if item is None:
+        raise UsageError(f"the process that ranks were forked from has not collected {task.node_id}")
     if task.instance is not None:
         item._instance = pickle.loads(task.instance)
     values = {name: pickle.loads(value) for name, value in task.values.items()}

@@ -114,7 +114,9 @@ class World:
         if verdict.outcome == "failed":
             first = verdict.findings[0].endings[0]
             shown = first.report.shown if first.report is not None else first.stacks
-            raise verdict.error() from RemoteTraceback(f"{verdict.summary()}\n{shown or ''}")
+            error = verdict.error()
+            error.add_note(verdict.summary())
+            raise error from RemoteTraceback(f"{verdict.summary()}\n{shown or ''}")
         return [
             None if ending.report is None or ending.report.result is None else pickle.loads(ending.report.result)
             for ending in endings

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from phalanx.errors import InternalError
 from phalanx.launch.context import current_context
 from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.processes import make_job, stream_descriptor
@@ -40,6 +41,8 @@ class _Births:
     def read(self, *, until: Callable[[], bool]) -> None:
         while not until():
             message = self._report.recv(1 << 20)
+            if not message and not self.pids:
+                raise InternalError("the process that ranks are forked from ended before it had forked them")
             if not message:  # the zygote is gone, and its ranks with it
                 for rank in self.pids:
                     self.statuses.setdefault(rank, 256 + signal.SIGKILL)

@@ -55,9 +55,17 @@ class TaskQueue:
             return None
         close_descriptor(notice[1])
         task = self._line.receive()
+        self._forget_left_groups()
         for memory in self._memories:
             self._line.notify("group", descriptor=memory)
         return None if task is None else task.decode()
+
+    def _forget_left_groups(self) -> None:
+        for memory in list(self._memories):
+            rows = GroupSegment.attach(memory).snapshot()
+            if not any(row["pid"] == os.getpid() and row["state"] == "present" for row in rows):
+                self._memories.remove(memory)
+                os.close(memory)
 
 
 class CompletionQueue:

@@ -80,7 +80,10 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
-    told = (str(error).strip().splitlines() or [""])[0]
+    try:
+        told = (str(error).strip().splitlines() or [""])[0]
+    except Exception:
+        told = "<its text can't be had>"
     return RankReport(
         outcome="failed",
         exception=pack_exception(error),

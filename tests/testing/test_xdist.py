@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests import leftovers
@@ -78,6 +80,6 @@ def test_tests_on_ranks_run_side_by_side_in_workers_and_survive_one(inner: Inner
 
 def _is_running(pid: int) -> bool:
     try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False

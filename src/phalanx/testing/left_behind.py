@@ -10,7 +10,16 @@ import threading
 from pathlib import Path
 
 # Threads of libraries that live as long as their process, by the beginning of their names.
-_LIBRARY_THREADS = ("phalanx-", "QueueFeederThread", "pt_", "tqdm", "pydevd.", "asyncio_", "Dummy-")
+_LIBRARY_THREADS = (
+    "phalanx-",
+    "QueueFeederThread",
+    "ThreadPoolExecutor",  # Python itself joins their threads at the end of a process
+    "pt_",
+    "tqdm",
+    "pydevd.",
+    "asyncio_",
+    "Dummy-",
+)
 
 
 def note_threads() -> frozenset[threading.Thread]:

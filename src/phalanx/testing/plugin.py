@@ -294,12 +294,18 @@ def _pass_on_warnings(verdict: Verdict, item: pytest.Item) -> None:
                     warnings.warn_explicit(found.text, found.category, found.filename, found.line)
         left = ending.report.left_behind if ending.report is not None else ()
         if left and verdict.outcome == "passed":
-            item.warn(
-                RanksWarning(
-                    f"rank {ending.rank} left behind: {', '.join(left)}; it was ended. Join threads and wait for "
-                    f"processes before the test ends"
-                )
-            )
+            _warn_of_left_behind(item, f"rank {ending.rank} left behind: {', '.join(left)}")
+
+
+def _warn_of_left_behind(item: pytest.Item, what: str) -> None:
+    told = f"{what}; it was ended. Join threads and wait for processes before the test ends"
+    try:
+        item.warn(RanksWarning(told))
+    except RanksWarning:  # warnings are errors in this session
+        reason = told
+    else:
+        return
+    pytest.fail(reason, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from tests.property.interpreter import OPERATIONS, Step, run_program
 from tests.reference import DTYPES, ops_of
-from tests.run_ranks import KINDS, Kind, run_ranks
 
 COUNTS = st.one_of(
     st.integers(0, 40),
     st.sampled_from([79, 80, 81, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 4097, 16_384, 65_537, 140_000]),
 )
 REDUCING = {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_single"}
-EXAMPLES = {"process": 40, "thread": 150}
+EXAMPLES = 40  # for each kind and number of ranks
 
 
 @st.composite
@@ -41,11 +40,9 @@ def test_every_collective_is_in_the_programs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_random_programs_compute_what_torch_computes_alone(kind: Kind) -> None:
-    @settings(max_examples=EXAMPLES[kind], deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
-    @given(st.integers(1, 4), st.lists(steps(), min_size=1, max_size=10))
-    def run(ranks: int, program: list[Step]) -> None:
-        run_ranks(kind, ranks, run_program, program, timeout_s=60)
-
-    run()
+@pytest.mark.ranks([1, 2, 3, 4], kind=["process", "thread"])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@given(program=st.lists(steps(), min_size=1, max_size=10))
+def test_random_programs_compute_what_torch_computes_alone(program: list[Step]) -> None:
+    """Every rank runs the same program; Hypothesis shrinks it on real ranks."""
+    run_program(program)

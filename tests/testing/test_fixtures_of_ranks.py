@@ -238,3 +238,26 @@ def test_fixtures_made_by_functions_keep_their_values(inner: InnerRuns, kind: st
     )
     result.assert_outcomes(passed=1)
     assert inner.notes() == ["made [5]", "made [5]"]
+
+
+def test_fixtures_of_other_plugins_with_the_same_names_win(inner: InnerRuns) -> None:
+    inner.pytester.makepyfile(
+        other_plugin="""
+        import pytest
+
+        @pytest.fixture
+        def device(): return "another plugin's"
+        """
+    )
+    inner.pytester.syspathinsert()
+    result = inner.run(
+        """
+        def test_without_ranks(device): assert device == "another plugin's"
+
+        @pytest.mark.ranks(2)
+        def test_with_ranks(device, rank): assert device == "another plugin's"
+        """,
+        "-p",
+        "other_plugin",
+    )
+    result.assert_outcomes(passed=2)

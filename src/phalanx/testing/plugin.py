@@ -103,10 +103,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Let fixtures of other plugins with the names of ours win, as those of a conftest do."""
-    known = getattr(session._fixturemanager, "_arg2fixturedefs", {})
+    manager: Any = session._fixturemanager
+
+    def is_ours(definition: Any) -> bool:
+        return getattr(definition.func, "__module__", "") == fixtures.__name__
+
     for name in __all__:
-        definitions = known.get(name, [])
-        definitions.sort(key=lambda definition: getattr(definition.func, "__module__", "") != fixtures.__name__)
+        # pytest keeps them with the strongest last, since 9.2 by node with the strongest first.
+        getattr(manager, "_arg2fixturedefs", {}).get(name, []).sort(key=is_ours, reverse=True)
+        for definitions in getattr(manager, "_arg2node2fixturedefs", {}).get(name, {}).values():
+            definitions.sort(key=is_ours)
 
 
 @pytest.fixture

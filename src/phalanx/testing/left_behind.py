@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
+_LOOKS, _BETWEEN_LOOKS_S = 20, 0.005
 # Threads of libraries that live as long as their process, by the beginning of their names.
 _LIBRARY_THREADS = (
     "phalanx-",
@@ -77,9 +79,14 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _command_line(pid: int) -> str:
+    text = ""
     try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        for _ in range(_LOOKS):
+            text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if text:
+                break
+            time.sleep(_BETWEEN_LOOKS_S)  # while a program is being loaded it has none
+        text = text or Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return "already gone"
-    text = text or "no command line"
     return text if len(text) <= 100 else text[:97] + "..."

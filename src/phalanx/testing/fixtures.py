@@ -10,16 +10,30 @@ import pytest
 
 from phalanx.errors import UsageError
 from phalanx.launch.context import LaunchContext, current_context
+from phalanx.testing.plan import Plan
 
 if TYPE_CHECKING:
     import torch
 
 
+def _no_ranks(fixture: str) -> UsageError:
+    return UsageError(f"fixture '{fixture}' needs ranks; mark the test with @pytest.mark.ranks(4), say")
+
+
 def _context(fixture: str) -> LaunchContext:
     context = current_context()
     if context is None:
-        raise UsageError(f"fixture '{fixture}' needs ranks; mark the test with @pytest.mark.ranks(4), say")
+        raise _no_ranks(fixture)
     return context
+
+
+def _plan(request: pytest.FixtureRequest, fixture: str) -> Plan:
+    from phalanx.testing.plugin import plan_of
+
+    plan = plan_of(request.node)
+    if plan is None:
+        raise _no_ranks(fixture)
+    return plan
 
 
 @pytest.fixture
@@ -31,62 +45,42 @@ def rank() -> int:
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
     """How many ranks the test has; known everywhere, so fixtures that need only this run once."""
-    from phalanx.testing.plugin import plan_of
-
-    plan = plan_of(request.node)
-    if plan is None:
-        raise UsageError("fixture 'world_size' needs ranks; mark the test with @pytest.mark.ranks(4), say")
-    return plan.num_ranks
+    return _plan(request, "world_size").num_ranks
 
 
 @pytest.fixture
 def ranks_kind(request: pytest.FixtureRequest) -> str:
     """What the ranks of the test are: "process", "thread" or "pool"; known everywhere."""
-    from phalanx.testing.plugin import plan_of
-
-    plan = plan_of(request.node)
-    if plan is None:
-        raise UsageError("fixture 'ranks_kind' needs ranks; mark the test with @pytest.mark.ranks(4), say")
-    return plan.kind
+    return _plan(request, "ranks_kind").kind
 
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The group of all ranks of the test, fresh for it."""
-    from phalanx.testing.plugin import plan_of
+    plan = _plan(request, "group")
     from phalanx.testing.rank_groups import open_group
 
-    _context("group")
-    plan = plan_of(request.node)
-    assert plan is not None
     yield from open_group(plan)
 
 
 @pytest.fixture
 def process_group(request: pytest.FixtureRequest) -> Iterator[Any]:
     """torch.distributed's default process group of all ranks: for code that calls `dist.all_reduce(...)`."""
-    from phalanx.testing.plugin import plan_of
+    plan = _plan(request, "process_group")
     from phalanx.testing.rank_groups import open_process_group
 
-    _context("process_group")
-    plan = plan_of(request.node)
-    assert plan is not None
     yield from open_process_group(plan)
 
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Where this rank's tensors belong."""
+    plan = _plan(request, "device")
     import torch
 
-    from phalanx.testing.plugin import plan_of
-
-    context = _context("device")
-    plan = plan_of(request.node)
-    assert plan is not None
     if plan.device == "cpu":
         return torch.device("cpu")
-    chosen = torch.device("cuda", context.rank)
+    chosen = torch.device("cuda", _context("device").rank)
     torch.cuda.set_device(chosen)
     return chosen
 

@@ -23,11 +23,11 @@ from typing import Any
 from phalanx.testing.ending import Ending
 from phalanx.testing.unittest import return_codes
 from phalanx.testing.unittest.process_ranks import ProcessRanks
+from phalanx.testing.unittest.ranked_case import RankedTestCase
 from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, TEST_SKIPS
 from phalanx.testing.unittest.skips import reason_to_skip
 from phalanx.testing.unittest.timeouts import get_timeout
-from phalanx.testing.unittest.torch_case import TestCase, common_utils, devices_untouched
-from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
+from phalanx.testing.unittest.torch_case import common_utils, devices_untouched
 from phalanx.torch_backend.untyped import dist
 
 __unittest = True  # unittest leaves such frames out of tracebacks
@@ -35,25 +35,11 @@ _logger = logging.getLogger(__name__)
 _MESSAGE_CHARACTERS = 32_000  # more would block a rank until somebody reads it
 
 
-class MultiProcessTestCase(TestCase):  # type: ignore[misc]
+class MultiProcessTestCase(RankedTestCase):
     """Derive from it and call `_spawn_processes()` at the end of setUp()."""
 
     MAIN_PROCESS_RANK = -1
     TEST_ERROR_EXIT_CODE = TEST_ERROR_EXIT_CODE
-
-    def __init__(self, method_name: str = "runTest", methodName: str = "runTest") -> None:
-        name = methodName if methodName != "runTest" else method_name
-        super().__init__(name)
-        test = getattr(self, name, None)
-        if test is not None:
-            setattr(self, name, self.join_or_run(test))
-        elif methodName != "runTest":
-            raise ValueError(f"no such test method in {self.__class__}: {methodName}")
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks a test gets."""
-        return DEFAULT_WORLD_SIZE
 
     @property
     def is_master(self) -> bool:

@@ -13,34 +13,20 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.testing.unittest.ranked_case import RankedTestCase
 from phalanx.testing.unittest.skips import reason_to_skip
 from phalanx.testing.unittest.thread_team import run_on_threads
 from phalanx.testing.unittest.timeouts import get_timeout
 from phalanx.testing.unittest.torch_case import TestCase, devices_untouched
-from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 from phalanx.torch_backend.untyped import dist
 
 __unittest = True  # unittest leaves such frames out of tracebacks
 
 
-class MultiThreadedTestCase(TestCase):  # type: ignore[misc]
+class MultiThreadedTestCase(RankedTestCase):
     """Derive from it and call `_spawn_threads()` in setUp()."""
 
     MAIN_THREAD_RANK = -1
-
-    def __init__(self, method_name: str = "runTest", methodName: str = "runTest") -> None:
-        name = methodName if methodName != "runTest" else method_name
-        super().__init__(name)
-        test = getattr(self, name, None)
-        if test is not None:
-            setattr(self, name, self.join_or_run(test))
-        elif methodName != "runTest":
-            raise ValueError(f"no such test method in {self.__class__}: {methodName}")
-
-    @property
-    def world_size(self) -> int:
-        """How many ranks a test gets."""
-        return DEFAULT_WORLD_SIZE
 
     @property
     def _current_test_name(self) -> str:

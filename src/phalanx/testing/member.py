@@ -39,7 +39,6 @@ class Member:
         watch: A descriptor that becomes readable when the process ends.
         line: The crew's end of the line to it.
         files: What it prints.
-        is_child: Whether it is a child of this process, which must reap it.
         may_end: Tells of an exit status whether that is no failure although the rank has reported nothing.
     """
 
@@ -48,7 +47,6 @@ class Member:
     watch: int
     line: Line
     files: OutputFiles
-    is_child: bool = True
     may_end: Callable[[int], bool] = lambda status: False
     inbox: Inbox = field(default_factory=Inbox)
     status: int | None = None  # exit code or 256 + signal, once it has ended
@@ -65,10 +63,10 @@ class Member:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have left its process group
                 signal.pidfd_send_signal(self.watch, number)
 
-    def reap(self, *, block: bool = True) -> int | None:
-        """Return how it ended: exit code or 256 + signal; None when it has not, and block is False."""
+    def reap(self) -> int | None:
+        """Wait for its end; return how it ended: exit code, 256 + signal, or UNKNOWN_STATUS."""
         if self.status is None:
-            self.status = _reap_child(self.pid, block) if self.is_child else FAILED_EXIT_CODE
+            self.status = _reap_child(self.pid)
         return self.status
 
     def close(self) -> None:
@@ -80,13 +78,11 @@ class Member:
         self.files.close()
 
 
-def _reap_child(pid: int, block: bool) -> int | None:
+def _reap_child(pid: int) -> int:
     try:
-        done, status = os.waitpid(pid, 0 if block else os.WNOHANG)
+        _, status = os.waitpid(pid, 0)
     except ChildProcessError:  # somebody else has reaped it
         return UNKNOWN_STATUS
-    if done == 0:
-        return None
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 256 - code
 

@@ -63,7 +63,7 @@ class ZygoteMember(Member):
 
     births: _Births | None = None
 
-    def reap(self, *, block: bool = True) -> int | None:
+    def reap(self) -> int | None:
         """Return how it ended, as the zygote saw it."""
         births = self.births
         if self.status is None and births is not None:

@@ -10,10 +10,20 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 
 def arguments() -> tuple[int, int]:
     """Return the numbers of ranks and tests; spawned ranks, which import the suite again, get the same."""
     return int(sys.argv[1]), int(sys.argv[2])
+
+
+def check_sum(num_ranks: int) -> None:
+    """The trivial test: add up ones over torch's default group."""
+    ones = torch.ones(4)
+    dist.all_reduce(ones)
+    assert ones[0].item() == num_ranks
 
 
 def add_tests(case: Any, body: Callable[[Any], None], num_tests: int) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.testing._internal.common_distributed import MultiProcessTestCase
 
-from phalanx.bench.harness_suites.clock import add_tests, arguments, time_suite
+from phalanx.bench.harness_suites.clock import add_tests, arguments, check_sum, time_suite
 from phalanx.torch_backend.untyped import dist
 
 _NUM_RANKS, _NUM_TESTS = arguments()
@@ -30,9 +29,7 @@ class Suite(MultiProcessTestCase):
 def _body(test: Any) -> None:
     store = dist.FileStore(test.file_name, _NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=test.rank, world_size=_NUM_RANKS)
-    ones = torch.ones(4)
-    dist.all_reduce(ones)
-    assert ones[0].item() == _NUM_RANKS
+    check_sum(_NUM_RANKS)
     dist.destroy_process_group()
 
 

@@ -102,10 +102,10 @@ class AdoptedMember(Member):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def reap(self, *, block: bool = True) -> int | None:
+    def reap(self) -> int | None:
         """Return how it ended."""
         if self.status is None:
-            self._process.join(None if block else 0)
+            self._process.join()
             code = self._process.exitcode
             self.status = code if code is None or code >= 0 else 256 - code
         return self.status

@@ -1,0 +1,1 @@
+"""Programs on ranks: `phalanx run`."""

@@ -1,0 +1,1 @@
+"""What ranks did when: traces, and pages that show them."""

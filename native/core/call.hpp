@@ -18,6 +18,8 @@ struct Call {
   std::int64_t start_ns = 0;    // monotonic
   std::int64_t deadline_ns = 0;
   std::uint32_t location = 0;   // index into this rank's location table
+  bool is_async = false;
+  std::uint64_t size_bytes = 0; // what this rank gives or gets; for the journal only
   std::uint32_t num_dims = 0;
   std::uint64_t shape[kShapeDims] = {};
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 
@@ -15,8 +17,19 @@ constexpr std::int64_t kSleepSliceNs = 50'000'000;  // how often a sleeper looks
 
 std::atomic<std::uint32_t> fork_generation{0};
 
+// The endpoints of this process, for is_anybody_debugged(). A child made by fork has none; the lock it inherits may be held
+// for ever by a thread that is not there, so it gets a new one.
+struct Living {
+  std::mutex mutex;
+  std::vector<const Endpoint*> endpoints;
+};
+std::atomic<Living*> living{new Living};
+
 void watch_forks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    fork_generation.fetch_add(1);
+    living.store(new Living);
+  });
   (void)registered;
 }
 
@@ -27,11 +40,6 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
 // Spinning is for the time a peer needs on another core. Beyond that yielding costs little more where cores are free, and
 // everything is gained where they are not: other programs may have taken them.
 Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{5'000, 1'000'000}; }
-
-std::uint64_t pack_what(const Call& call) {
-  return std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 | std::uint64_t(call.op) << 16 |
-         std::uint64_t(call.num_dims) << 24 | std::uint64_t(std::uint32_t(call.root)) << 32;
-}
 
 std::uint64_t step_word(Seq seq, std::uint64_t step) { return seq << 32 | step; }
 
@@ -46,6 +54,18 @@ Layout layout_of(const Segment& segment) {
 }
 
 thread_local bool (*Endpoint::interrupted)() = nullptr;
+
+bool is_anybody_debugged() {
+  Living& here = *living.load();
+  const std::lock_guard lock(here.mutex);
+  for (const Endpoint* endpoint : here.endpoints) {
+    for (int rank = 0; rank < endpoint->num_ranks(); ++rank) {
+      const Member& member = endpoint->layout().member(rank);
+      if (member.is_debugged.load(std::memory_order_relaxed) != 0 && member.state.load() == MemberState::kPresent) return true;
+    }
+  }
+  return false;
+}
 
 std::size_t group_bytes(const GroupShape& shape) { return layout_for(shape, nullptr).total_bytes(); }
 
@@ -75,6 +95,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
       rank_(rank),
       num_ranks_(static_cast<int>(layout_.header().num_ranks)),
       patience_(patience_for(layout_.header().is_crowded != 0)),
+      journal_(layout_, rank),
       writer_(layout_.header().is_crowded != 0),
       peers_(layout_, rank, num_ranks_) {
   if (rank < 0 || rank >= num_ranks_) throw std::runtime_error("rank outside the group");
@@ -87,12 +108,23 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
   member.is_thread.store(is_thread);
   member.start_ticks.store(process_start_ticks(getpid()));
   member.pid_namespace.store(own_pid_namespace());
+  member.thread.store(reinterpret_cast<std::uint64_t>(pthread_self()));
   MemberState absent = MemberState::kAbsent;
   if (!member.state.compare_exchange_strong(absent, MemberState::kPresent))
     throw std::runtime_error("rank " + std::to_string(rank) + " of this group was declared dead before it came");
+  Living& here = *living.load();
+  const std::lock_guard lock(here.mutex);
+  here.endpoints.push_back(this);
 }
 
-Endpoint::~Endpoint() { leave(); }
+Endpoint::~Endpoint() {
+  {
+    Living& here = *living.load();
+    const std::lock_guard lock(here.mutex);
+    std::erase(here.endpoints, this);
+  }
+  leave();
+}
 
 bool Endpoint::is_owner() const noexcept { return fork_generation_ == fork_generation.load(std::memory_order_relaxed); }
 
@@ -100,6 +132,7 @@ void Endpoint::leave() noexcept {
   if (!is_owner()) return;  // a child made by fork is not the rank
   MemberState present = MemberState::kPresent;
   if (layout_.member(rank_).state.compare_exchange_strong(present, MemberState::kLeft)) wake_everybody(layout_);
+  segment_.close_descriptor();
 }
 
 void Endpoint::begin(const Call& call) {
@@ -107,21 +140,7 @@ void Endpoint::begin(const Call& call) {
   throw_if_faulty();
   if (seq() > kPosts) await_departure(call, seq() - kPosts);
   if (!unseen_.empty() && unseen_.front() + kPosts <= seq()) compare_oldest_unseen();  // its post is about to be reused
-  write_journal(call);
-}
-
-void Endpoint::write_journal(const Call& call) noexcept {
-  constexpr auto relaxed = std::memory_order_relaxed;
-  JournalEntry& entry = layout_.journal(rank_, seq());
-  entry.seq.store(0, relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // a reader sees that the old entry is gone before the new one
-  entry.start_ns.store(call.start_ns, relaxed);
-  entry.what.store(pack_what(call), relaxed);
-  entry.count.store(call.count, relaxed);
-  entry.location.store(call.location, relaxed);
-  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i)
-    entry.shape[i].store(call.shape[i], relaxed);
-  entry.seq.store(seq(), std::memory_order_release);
+  journal_.begin(seq(), call);
 }
 
 void Endpoint::publish(const Call& call, const std::byte* data, std::size_t bytes, std::uint64_t extra) {
@@ -265,14 +284,17 @@ void Endpoint::wake_sleepers() noexcept {
 
 namespace {
 
-// Counts a rank as asleep while it lives.
+// Counts a rank as asleep for a peer while it lives.
 class Asleep {
  public:
-  Asleep(Header& header, Bell& bell) : header_(header), bell_(bell) {
+  Asleep(const Layout& layout, int rank, int peer)
+      : header_(layout.header()), bell_(layout.bell(rank)), sleeps_for_(layout.progress(rank).sleeps_for) {
+    sleeps_for_.store(peer + 1, std::memory_order_relaxed);
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     header_.sleepers.fetch_add(1, std::memory_order_seq_cst);
   }
   ~Asleep() {
+    if (std::uncaught_exceptions() == 0) sleeps_for_.store(0, std::memory_order_relaxed);
     header_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
@@ -280,6 +302,7 @@ class Asleep {
  private:
   Header& header_;
   Bell& bell_;
+  std::atomic<std::int32_t>& sleeps_for_;
 };
 
 }  // namespace
@@ -302,12 +325,13 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
     }
   } while (monotonic_ns() < yield_until);
   Bell& bell = layout_.bell(rank_);
-  const Asleep asleep(layout_.header(), bell);
+  const Asleep asleep(layout_, rank_, peer);
+  Deadline deadline(call.deadline_ns);
   for (;;) {
     const std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
     if (ready(peer)) return;
-    check_trouble(call, first, last, ready);
-    const std::int64_t left = std::max<std::int64_t>(call.deadline_ns - monotonic_ns(), 1);
+    check_trouble(deadline, first, last, ready);
+    const std::int64_t left = std::max<std::int64_t>(deadline.left_ns(), 1);
     futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
     if (ready(peer)) return;
   }
@@ -321,7 +345,7 @@ void Endpoint::throw_if_ancestor_failed() {
   }
 }
 
-void Endpoint::check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready) {
+void Endpoint::check_trouble(Deadline& deadline, int first, int last, const std::function<bool(int)>& ready) {
   throw_if_faulty();
   throw_if_ancestor_failed();
   int dead = peers_.find_dead();
@@ -343,7 +367,7 @@ void Endpoint::check_trouble(const Call& call, int first, int last, const std::f
   }
   if (dead >= 0) fail(FaultKind::kPeerDied, dead, "");
   if (left >= 0) fail(FaultKind::kPeerLeft, left, "");
-  if (monotonic_ns() >= call.deadline_ns) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1, "");
+  if (deadline.left_ns() <= 0) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1, "");
   if (interrupted != nullptr && interrupted()) fail(FaultKind::kInterrupted, rank_, "");
 }
 
@@ -356,18 +380,6 @@ void Endpoint::fail(FaultKind kind, int culprit, const std::string& text) {
     }
   }
   throw Trouble(kind, culprit, rank_, seq(), text, true);
-}
-
-std::uint32_t Endpoint::add_location(const std::string& text) noexcept {
-  const std::uint32_t index = num_locations_++ % kLocations;
-  const std::uint32_t slot = index == 0 ? num_locations_++ % kLocations : index;  // 0 stays "unknown"
-  std::uint64_t words[kLocationWords] = {};
-  const std::size_t room = sizeof(words) - 1;
-  const std::size_t skip = text.size() > room ? text.size() - room : 0;  // the end of a path says more
-  std::memcpy(words, text.c_str() + skip, text.size() - skip);
-  for (std::size_t i = 0; i < kLocationWords; ++i)
-    layout_.location(rank_, slot).words[i].store(words[i], std::memory_order_relaxed);
-  return slot;
 }
 
 }  // namespace phalanx

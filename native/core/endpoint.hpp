@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "call.hpp"
+#include "deadline.hpp"
 #include "faults.hpp"
+#include "journal.hpp"
 #include "layout.hpp"
 #include "peers.hpp"
 #include "segment.hpp"
@@ -74,7 +76,10 @@ class Endpoint {
   // -- an operation: begin, publish, await..., end
   void begin(const Call& call);
   void publish(const Call& call, const std::byte* payload, std::size_t bytes, std::uint64_t extra = 0);
-  void end() noexcept { layout_.progress(rank_).finished.store(seq(), std::memory_order_release); }
+  void end() noexcept {
+    journal_.end(seq());
+    layout_.progress(rank_).finished.store(seq(), std::memory_order_release);
+  }
   // Tell peers in the same operation that this rank's arguments were refused.
   void refuse(const Call& call, const std::string& text);
 
@@ -112,6 +117,8 @@ class Endpoint {
   void watch(std::shared_ptr<Endpoint> ancestor) { ancestor_ = std::move(ancestor); }
   void throw_if_ancestor_failed();
   void leave() noexcept;
+  // Deadlines of everybody in this group stand still.
+  void set_debugged(bool is_debugged) noexcept { layout_.member(rank_).is_debugged.store(is_debugged); }
   bool is_owner() const noexcept;
 
   // Wait for a condition on each peer in [first, last). `ready(peer)` must use seq_cst loads.
@@ -124,7 +131,7 @@ class Endpoint {
     }
   }
 
-  std::uint32_t add_location(const std::string& text) noexcept;
+  Journal& journal() noexcept { return journal_; }
   const Patience& patience() const noexcept { return patience_; }
   void tell_core() noexcept { layout_.progress(rank_).core.store(sched_getcpu(), std::memory_order_relaxed); }
   // Whether spinning would keep the peer from running: it was last seen on this very core.
@@ -143,9 +150,8 @@ class Endpoint {
   void compare_oldest_unseen();
   void compare_all_unseen();
   void await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready);
-  void check_trouble(const Call& call, int first, int last, const std::function<bool(int)>& ready);
+  void check_trouble(Deadline& deadline, int first, int last, const std::function<bool(int)>& ready);
   void wake_sleepers() noexcept;
-  void write_journal(const Call& call) noexcept;
 
   Segment segment_;
   Layout layout_;
@@ -157,9 +163,9 @@ class Endpoint {
   bool is_stage_reserved_ = false;
   std::atomic<std::uint32_t> shared_waits_{0};
   std::vector<Seq> unseen_;         // operations whose other callers have not been compared, at most kPosts
-  std::uint32_t num_locations_ = 1; // 0 means unknown
   std::uint32_t fork_generation_;
   Patience patience_;
+  Journal journal_;
   SharedWriter writer_;
   Peers peers_;
   std::shared_ptr<Endpoint> ancestor_;

@@ -82,6 +82,7 @@ bool Lane::run_next() {
 
 bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   constexpr std::int64_t kSliceNs = 20'000'000;
+  Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns);
   while (!ticket.is_done()) {
     // Running it here saves a switch of threads, but can't be stopped in between: only for those who wait without end.
     if (deadline_ns == INT64_MAX) {
@@ -91,9 +92,9 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
         continue;
       }
     }
-    const std::int64_t now = monotonic_ns();
-    if (now >= deadline_ns) return false;
-    ticket.wait_until(std::min(deadline_ns, now + kSliceNs));
+    const std::int64_t left = deadline.left_ns();
+    if (left <= 0) return false;
+    ticket.wait_until(monotonic_ns() + std::min(left, kSliceNs));
     if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
       throw Trouble(FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), "", false);
   }

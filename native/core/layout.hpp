@@ -25,14 +25,14 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x31786e616c616870;  // "phalanx1"
+inline constexpr std::uint64_t kMagic = 0x32786e616c616870;  // "phalanx2": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
 inline constexpr std::size_t kInlineBytes = 80;    // payload that travels in the post itself
 inline constexpr std::size_t kStageSets = 2;       // operations that may use the stage at once
 inline constexpr std::size_t kStageBuffers = 2;    // chunks in flight within one operation
-inline constexpr std::size_t kJournalEntries = 32;
+inline constexpr std::size_t kJournalEntries = 128;  // collectives, and as many messages, that are remembered
 inline constexpr std::size_t kShapeDims = 6;
 inline constexpr std::size_t kLocations = 64;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
@@ -58,6 +58,9 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::uint32_t> is_thread;
   std::atomic<std::uint64_t> start_ticks;  // tells a rank from a later process with the same pid
   std::atomic<std::uint64_t> pid_namespace;  // a pid of another namespace means nothing here
+  std::atomic<std::uint64_t> thread;         // that made the endpoint, as Python counts threads
+  std::atomic<std::int32_t> launched_pid;    // known before it joins, if a launcher started it
+  std::atomic<std::uint32_t> is_debugged;    // it stands at a breakpoint: deadlines stand still
 };
 
 struct alignas(2 * kCacheLine) Post {
@@ -75,6 +78,10 @@ struct Progress {
   alignas(kCacheLine) std::atomic<Seq> arrived;
   std::atomic<Seq> finished;
   std::atomic<std::int32_t> core;  // where the rank ran when it last called: a hint for those who wait for it
+  std::atomic<std::int32_t> sleeps_for;     // a peer + 1, 0 when it does not sleep; stays after trouble, as evidence
+  std::atomic<std::uint64_t> moved_bytes;   // by finished collectives
+  std::atomic<std::uint64_t> mailed_bytes;  // by finished messages
+  std::atomic<Seq> messages;                // begun so far
 };
 
 struct alignas(kCacheLine) Bell {
@@ -82,12 +89,15 @@ struct alignas(kCacheLine) Bell {
   std::atomic<std::uint32_t> sleepers;
 };
 
-struct alignas(kCacheLine) JournalEntry {
+struct alignas(2 * kCacheLine) JournalEntry {
   std::atomic<std::uint64_t> seq;  // 0 while it is being written
   std::atomic<std::int64_t> start_ns;
-  std::atomic<std::uint64_t> what;  // operation, dtype, reduce op, dimensions, root
-  std::atomic<std::uint64_t> count;
-  std::atomic<std::uint64_t> location;
+  std::atomic<std::int64_t> end_ns;  // 0 while it is under way, and for ever when it failed
+  std::atomic<std::uint64_t> what;   // operation, dtype, reduce op, dimensions, root
+  std::atomic<std::uint64_t> count;  // of a message: its tag
+  std::atomic<std::uint64_t> size_bytes;
+  std::atomic<std::uint64_t> where;  // index of the source line; bit 32: asynchronous
+  std::atomic<std::int64_t> peer;    // of a message, once it is known
   std::atomic<std::uint64_t> shape[kShapeDims];
 };
 
@@ -170,6 +180,7 @@ class Layout {
     progress_ = take(n_ * sizeof(Progress));
     posts_ = take(n_ * kPosts * sizeof(Post));
     journal_ = take(n_ * kJournalEntries * sizeof(JournalEntry));
+    messages_ = take(n_ * kJournalEntries * sizeof(JournalEntry));
     mail_journal_ = take(n_ * sizeof(JournalEntry));
     locations_ = take(n_ * kLocations * sizeof(Location));
     sizes_ = take(n_ * kStageSets * n_ * sizeof(std::uint64_t));
@@ -199,6 +210,10 @@ class Layout {
   Post& post(int rank, Seq seq) const { return at<Post>(posts_, 0)[std::size_t(rank) * kPosts + seq % kPosts]; }
   JournalEntry& journal(int rank, Seq seq) const {
     return at<JournalEntry>(journal_, 0)[std::size_t(rank) * kJournalEntries + seq % kJournalEntries];
+  }
+  // The rank's messages, sent or received, by their running number.
+  JournalEntry& message(int rank, Seq number) const {
+    return at<JournalEntry>(messages_, 0)[std::size_t(rank) * kJournalEntries + number % kJournalEntries];
   }
   // What a rank sleeps for in send or recv; seq is 0 when it does not.
   JournalEntry& mail_journal(int rank) const { return *at<JournalEntry>(mail_journal_, rank); }
@@ -232,7 +247,7 @@ class Layout {
 
   std::byte* base_ = nullptr;
   std::size_t n_ = 0, chunk_ = 0, eager_ = 0, bulk_ = 0, control_ = 0, total_ = 0;
-  std::size_t members_ = 0, bells_ = 0, progress_ = 0, posts_ = 0, journal_ = 0, mail_journal_ = 0, locations_ = 0, sizes_ = 0,
+  std::size_t members_ = 0, bells_ = 0, progress_ = 0, posts_ = 0, journal_ = 0, messages_ = 0, mail_journal_ = 0, locations_ = 0, sizes_ = 0,
               outbound_ = 0, channels_ = 0, rings_ = 0, slots_ = 0, bulks_ = 0, stages_ = 0;
 };
 

@@ -68,6 +68,7 @@ std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, st
   transfer->bytes = bytes;
   transfer->keep = std::move(keep);
   const std::lock_guard lock(mutex_);
+  transfer->mark = endpoint_->journal().begin_message(call, tag);
   if (!transfer->is_send()) {
     receives_.push_back(transfer);
     // What arrived earlier comes first, so look there before the channels.
@@ -105,6 +106,7 @@ void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
 }
 
 void Mailbox::finish(Transfer& transfer, std::optional<Trouble> trouble) {
+  if (!trouble) endpoint_->journal().end_message(transfer.mark, transfer.is_send() ? transfer.peer() : transfer.source);
   transfer.trouble = std::move(trouble);
   transfer.is_done.store(true, kOrder);
   if (transfer.is_detached) num_detached_.fetch_sub(1);
@@ -322,32 +324,25 @@ bool Mailbox::push_part(Transfer& send) {
 namespace {
 class AsleepForMail {
  public:
-  AsleepForMail(const Layout& layout, int rank, const Transfer* transfer)
-      : layout_(layout), bell_(layout.mail_bell(rank)), entry_(layout.mail_journal(rank)) {
+  AsleepForMail(Endpoint& endpoint, const Transfer* transfer)
+      : header_(endpoint.layout().header()), bell_(endpoint.layout().mail_bell(endpoint.rank())), journal_(endpoint.journal()) {
     bell_.sleepers.fetch_add(1, kOrder);
-    layout_.header().mail_sleepers.fetch_add(1, kOrder);
+    header_.mail_sleepers.fetch_add(1, kOrder);
     if (transfer == nullptr) return;
-    constexpr auto relaxed = std::memory_order_relaxed;
-    const Call& call = transfer->call;
-    entry_.start_ns.store(call.start_ns, relaxed);
-    entry_.what.store(std::uint64_t(call.operation) | std::uint64_t(call.dtype) << 8 |
-                          std::uint64_t(std::uint32_t(call.root)) << 32, relaxed);
-    entry_.count.store(transfer->tag, relaxed);
-    entry_.location.store(call.location, relaxed);
-    entry_.seq.store(1, std::memory_order_release);
+    journal_.begin_sleep(transfer->call, transfer->tag);
     is_told_ = true;
   }
   ~AsleepForMail() {
     // After trouble the entry stays: peers that look why this rank did not come find it here.
-    if (is_told_ && std::uncaught_exceptions() == 0) entry_.seq.store(0, std::memory_order_release);
-    layout_.header().mail_sleepers.fetch_sub(1, kOrder);
+    if (is_told_ && std::uncaught_exceptions() == 0) journal_.end_sleep();
+    header_.mail_sleepers.fetch_sub(1, kOrder);
     bell_.sleepers.fetch_sub(1, kOrder);
   }
 
  private:
-  const Layout& layout_;
+  Header& header_;
   Bell& bell_;
-  JournalEntry& entry_;
+  Journal& journal_;
   bool is_told_ = false;
 };
 }  // namespace
@@ -394,13 +389,14 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     }
   }
   Bell& bell = layout_.mail_bell(rank_);
-  const AsleepForMail asleep(layout_, rank_, transfer.get());
+  const AsleepForMail asleep(*endpoint_, transfer.get());
+  Deadline deadline(deadline_ns);
   for (;;) {
     const std::uint32_t word = bell.word.load(kOrder);
     if (try_once()) return true;
     check_trouble(transfer);
     if (done()) return true;
-    const std::int64_t left = deadline_ns - monotonic_ns();
+    const std::int64_t left = deadline.left_ns();
     if (left <= 0) return false;
     if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
       throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, "", false);

@@ -24,6 +24,7 @@ inline constexpr int kAnySource = -1;
 struct Transfer {
   Call call;  // root holds the peer asked for
   std::uint64_t tag = 0;
+  MessageMark mark;  // in the journal
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<void> keep;
@@ -137,6 +138,7 @@ class Mailbox {
   std::vector<bool> is_ring_reserved_;  // per destination
   SharedWriter writer_;
   std::list<std::shared_ptr<Transfer>> detached_;
+  std::int64_t looked_ns_ = monotonic_ns();  // when check_deadlines() last did
   // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::thread thread_;

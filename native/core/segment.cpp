@@ -90,22 +90,28 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
   // Nobody may cut the file under our feet: that would be SIGBUS.
   if (fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("seal");
   try {
-    return Segment(descriptor, map(descriptor, bytes), bytes);
+    return Segment(descriptor, map(descriptor, bytes, Access::kWrite), bytes);
   } catch (...) {
     close(descriptor);
     throw;
   }
 }
 
-Segment Segment::attach(int descriptor) {
+Segment Segment::attach(int descriptor, Access access) {
   struct stat status{};
   if (fstat(descriptor, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  return Segment(-1, map(descriptor, bytes), bytes);
+  return Segment(-1, map(descriptor, bytes, access), bytes);
 }
 
-std::byte* Segment::map(int descriptor, std::size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+void Segment::keep_descriptor(int descriptor) noexcept {
+  close_descriptor();
+  descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);  // none left: then it can't be found, and works all the same
+}
+
+std::byte* Segment::map(int descriptor, std::size_t bytes, Access access) {
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* data = mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
   if (data == MAP_FAILED) {
     if (errno == ENOMEM) throw OutOfMemory(bytes, available_memory_bytes());
     throw std::system_error(errno, std::generic_category(), "mmap");

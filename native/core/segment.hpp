@@ -19,6 +19,8 @@ struct OutOfMemory : std::runtime_error {
 // Bytes that can still be taken without the kernel killing somebody: memory and control-group limits.
 std::size_t available_memory_bytes();
 
+enum class Access { kRead, kWrite };
+
 // Owns its mapping and its descriptor; both vanish with the last process that holds them, also after SIGKILL.
 class Segment {
  public:
@@ -27,7 +29,9 @@ class Segment {
   static Segment create(const std::string& label, std::size_t bytes, std::size_t reserved);
   static Segment create(const std::string& label, std::size_t bytes) { return create(label, bytes, bytes); }
   // Maps a descriptor received from the creator. The descriptor stays the caller's. Throws std::runtime_error.
-  static Segment attach(int descriptor);
+  static Segment attach(int descriptor, Access access = Access::kWrite);
+  // Keeps a copy of the descriptor, so that others of this user find the memory through /proc.
+  void keep_descriptor(int descriptor) noexcept;
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&&) = delete;
@@ -43,7 +47,7 @@ class Segment {
  private:
   Segment(int descriptor, std::byte* data, std::size_t bytes) noexcept
       : descriptor_(descriptor), data_(data), bytes_(bytes) {}
-  static std::byte* map(int descriptor, std::size_t bytes);
+  static std::byte* map(int descriptor, std::size_t bytes, Access access);
 
   int descriptor_;
   std::byte* data_;

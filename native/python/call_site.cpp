@@ -46,7 +46,7 @@ std::uint32_t CallSites::find(Endpoint& endpoint) {
       } else {
         // The table in the segment wraps round: so must what points into it.
         if (locations_.size() + 2 >= kLocations) forget_all(), is_ours(code);
-        location = endpoint.add_location(file_of(code) + ":" + std::to_string(PyFrame_GetLineNumber(frame)));
+        location = endpoint.journal().add_location(file_of(code) + ":" + std::to_string(PyFrame_GetLineNumber(frame)));
         locations_[key] = location;
       }
       Py_DECREF(reinterpret_cast<PyObject*>(frame));

@@ -1,11 +1,14 @@
 // phalanx.engine._native: the Python face of the engine.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
 #include <memory>
+#include <system_error>
 
 #include "../core/endpoint.hpp"
 #include "../core/segment.hpp"
@@ -23,11 +26,19 @@ namespace {
 class GroupSegment {
  public:
   explicit GroupSegment(const GroupShape& shape) : segment_(create_group_segment(shape)), layout_(layout_of(segment_)) {}
-  explicit GroupSegment(int descriptor) : segment_(Segment::attach(descriptor)), layout_(layout_of(segment_)) {}
+  GroupSegment(int descriptor, bool is_writable)
+      : segment_(Segment::attach(descriptor, is_writable ? Access::kWrite : Access::kRead)), layout_(layout_of(segment_)) {}
 
   int descriptor() const { return segment_.descriptor(); }
   std::size_t size() const { return segment_.size(); }
   std::string name() const { return layout_.header().name; }
+  nb::bytes nonce() const {
+    return nb::bytes(reinterpret_cast<const char*>(layout_.header().nonce), sizeof(layout_.header().nonce));
+  }
+  // A process was started to become this rank.
+  void launched(int rank, int pid) { layout_.member(rank).launched_pid.store(pid); }
+  nb::object fault() const { return fault_of(layout_); }
+  nb::dict records(int rank) const { return records_of(layout_, rank); }
   int num_ranks() const { return static_cast<int>(layout_.header().num_ranks); }
   void close_descriptor() { segment_.close_descriptor(); }
   void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
@@ -58,6 +69,16 @@ nb::bytes nonce(RankEndpoint& self) {
 // Plain shared memory for symmetric tensors.
 Segment create_plain_segment(const std::string& label, std::size_t bytes) {
   return Segment::create(label, bytes);
+}
+
+void open_trace(TraceFile* self, const std::string& path, int rank, std::size_t limit_bytes) {
+  try {
+    new (self) TraceFile(path, rank, limit_bytes);
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+    throw nb::python_error();
+  }
 }
 
 }  // namespace
@@ -106,7 +127,13 @@ NB_MODULE(_native, m) {
              new (self) GroupSegment(GroupShape{name, num_ranks, crowd, chunk_bytes, eager_bytes, bulk_bytes});
            },
            "name"_a, "num_ranks"_a, "crowd"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
-      .def_static("attach", [](int descriptor) { return std::make_unique<GroupSegment>(descriptor); }, "descriptor"_a)
+      .def_static("attach",
+                  [](int descriptor, bool is_writable) { return std::make_unique<GroupSegment>(descriptor, is_writable); },
+                  "descriptor"_a, nb::kw_only(), "is_writable"_a = true)
+      .def_prop_ro("nonce", &GroupSegment::nonce)
+      .def("launched", &GroupSegment::launched, "rank"_a, "pid"_a)
+      .def("fault", &GroupSegment::fault)
+      .def("records", &GroupSegment::records, "rank"_a)
       .def_prop_ro("name", &GroupSegment::name)
       .def_prop_ro("num_ranks", &GroupSegment::num_ranks)
       .def_prop_ro("descriptor", &GroupSegment::descriptor)
@@ -116,6 +143,11 @@ NB_MODULE(_native, m) {
       .def("fail", &GroupSegment::fail, "culprit"_a, "text"_a)
       .def_prop_ro("is_broken", &GroupSegment::is_broken)
       .def("snapshot", &GroupSegment::snapshot);
+
+  nb::class_<TraceFile>(m, "TraceFile")
+      .def("__init__", &open_trace, "path"_a, "rank"_a, "limit_bytes"_a)
+      .def_prop_ro("is_truncated", &TraceFile::is_truncated)
+      .def("close", &TraceFile::close);
 
   nb::class_<NativeWork>(m, "NativeWork")
       .def("wait", [](NativeWork& self, nb::handle timeout) { self.wait(seconds_or(timeout, -1)); },
@@ -142,6 +174,10 @@ NB_MODULE(_native, m) {
       .def("_die", &RankEndpoint::die, "status"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a)
       .def("find_dead", &RankEndpoint::find_dead)
+      .def("_set_debugged", &RankEndpoint::set_debugged, "is_debugged"_a)
+      .def_prop_ro("_debugged_rank", &RankEndpoint::debugged_rank)
+      .def("_trace", &RankEndpoint::trace, "file"_a.none())
+      .def("records", [](RankEndpoint& self, int rank) { return records_of(self.core().layout(), rank); }, "rank"_a)
       .def("_set_recorder", &RankEndpoint::set_recorder, "recorder"_a.none())
       .def("_set_interceptor", &RankEndpoint::set_interceptor, "interceptor"_a.none())
       .def("drain", &RankEndpoint::drain)

@@ -358,6 +358,8 @@ nb::object RankEndpoint::all_to_all(const Arguments& args) {
     check_list_length(inputs, endpoint_->num_ranks(), "inputs");
     describe(inputs.front(), call);
     call.count = 0;  // sizes may differ between ranks; receivers check them
+    call.size_bytes = 0;
+    for (const Tensor& input : inputs) call.size_bytes += input.view.bytes();
     check_list_dtypes(outputs, inputs.front(), "outputs and inputs");
     check_list_dtypes(inputs, inputs.front(), "inputs");
     return [call, out = Places(outputs), in = Places(inputs)](Endpoint& e) {

@@ -32,10 +32,16 @@ const char* reduce_op_name(ReduceOp op) noexcept {
   return names[static_cast<std::size_t>(op)];
 }
 
+static Segment attach_visibly(int descriptor) {
+  Segment segment = Segment::attach(descriptor);
+  segment.keep_descriptor(descriptor);
+  return segment;
+}
+
 RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double default_timeout_s,
                            std::vector<std::string> library_folders, nb::object explain)
     : timeout_s(default_timeout_s),
-      endpoint_(std::make_shared<Endpoint>(Segment::attach(descriptor), rank, is_thread)),
+      endpoint_(std::make_shared<Endpoint>(attach_visibly(descriptor), rank, is_thread)),
       lane_(std::make_unique<Lane>(endpoint_)),
       mailbox_(std::make_unique<Mailbox>(endpoint_)),
       sites_(std::move(library_folders)),
@@ -95,6 +101,14 @@ nb::list RankEndpoint::find_dead() {
   return dead;
 }
 
+int RankEndpoint::debugged_rank() const {
+  for (int rank = 0; rank < endpoint_->num_ranks(); ++rank) {
+    const Member& member = endpoint_->layout().member(rank);
+    if (member.is_debugged.load() != 0 && member.state.load() == MemberState::kPresent) return rank;
+  }
+  return -1;
+}
+
 void RankEndpoint::set_recorder(nb::object recorder) {
   recorder_ = recorder.is_none() ? nb::object() : std::move(recorder);
   recording_thread_ = PyThread_get_thread_ident();
@@ -140,7 +154,9 @@ Call RankEndpoint::new_call(Operation operation, double timeout) {
   const double limit = 1e9;  // thirty years
   call.start_ns = monotonic_ns();
   call.deadline_ns = call.start_ns + static_cast<std::int64_t>(std::fmin(seconds, limit) * 1e9);
+#ifndef PHALANX_NO_JOURNAL
   call.location = sites_.find(*endpoint_);
+#endif
   return call;
 }
 

@@ -85,6 +85,12 @@ class RankEndpoint {
   // A fault that the launcher sets in the ancestor is a fault here too.
   void watch(RankEndpoint& ancestor) { endpoint_->watch(ancestor.endpoint_); }
   nb::list find_dead();
+  // While it is true, everybody's deadlines stand still.
+  void set_debugged(bool is_debugged) { endpoint_->set_debugged(is_debugged); }
+  // Which rank is debugged, or -1.
+  int debugged_rank() const;
+  // From here on every operation is also written to a file; with null no longer.
+  void trace(std::shared_ptr<TraceFile> file) { endpoint_->journal().trace(std::move(file)); }
   // While it is set, calls from the same thread are recorded instead of run: recorder(name, args, kwargs).
   void set_recorder(nb::object recorder);
   bool is_recording() const noexcept { return recorder_.is_valid() && recording_thread_ == PyThread_get_thread_ident(); }
@@ -133,6 +139,10 @@ class RankEndpoint {
   std::deque<std::pair<std::shared_ptr<Transfer>, nb::object>> pending_messages_;
 };
 
+// The last operations and messages of a rank, oldest first.
+nb::dict records_of(const Layout& layout, int rank);
+// Why the group is broken, or None.
+nb::object fault_of(const Layout& layout);
 // One dictionary per rank: whether it lives, what it called last, what it waits for.
 nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status);
 
@@ -150,6 +160,7 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
                                     bool is_async, const Prepare& prepare) {
   require_usable(operation);
   Call call = new_call(operation, timeout);
+  call.is_async = is_async;
   try {
     auto job = prepare(call);
     if (!is_async) {

@@ -16,6 +16,7 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   require_usable(operation);
   Call call = new_call(operation, timeout);
   call.root = peer;
+  call.is_async = is_async;
   try {
     const Tensor tensor = view_tensor(object, "tensor", is_send ? Use::kRead : Use::kWrite);
     describe(tensor, call);

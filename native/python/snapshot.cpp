@@ -33,8 +33,15 @@ nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
   result["op"] = reduce_op_name(static_cast<ReduceOp>((what >> 16) & 0xff));
   result["root"] = static_cast<std::int32_t>(what >> 32);
   result["count"] = entry.count.load(kRelaxed);
-  result["location"] = location_text(layout, rank, entry.location.load(kRelaxed));
-  result["seconds_ago"] = static_cast<double>(monotonic_ns() - entry.start_ns.load(kRelaxed)) * 1e-9;
+  result["size_bytes"] = entry.size_bytes.load(kRelaxed);
+  const std::uint64_t where = entry.where.load(kRelaxed);
+  result["location"] = location_text(layout, rank, where & 0xffffffff);
+  result["is_async"] = (where & kIsAsync) != 0;
+  result["peer"] = entry.peer.load(kRelaxed);
+  const std::int64_t start = entry.start_ns.load(kRelaxed), end = entry.end_ns.load(kRelaxed);
+  result["start_ns"] = start;
+  result["end_ns"] = end;
+  result["seconds_ago"] = static_cast<double>(monotonic_ns() - start) * 1e-9;
   nb::list shape;
   for (std::size_t i = 0; i < num_dims; ++i) shape.append(entry.shape[i].load(kRelaxed));
   result["shape"] = nb::tuple(shape);
@@ -66,12 +73,50 @@ nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<st
     row["state"] = states[static_cast<std::size_t>(state)];
     row["exit_status"] = state == MemberState::kDead ? exit_status(rank) : kStatusUnknown;
     row["arrived"] = arrived;
-    row["finished"] = layout.progress(rank).finished.load();
+    const Progress& progress = layout.progress(rank);
+    row["launched_pid"] = member.launched_pid.load();
+    row["thread"] = member.thread.load();
+    row["is_debugged"] = member.is_debugged.load() != 0;
+    row["finished"] = progress.finished.load();
+    row["messages"] = progress.messages.load();
+    row["moved_bytes"] = progress.moved_bytes.load(kRelaxed) + progress.mailed_bytes.load(kRelaxed);
+    row["sleeps_for"] = progress.sleeps_for.load(kRelaxed) - 1;
     row["entry"] = arrived == 0 ? nb::none() : entry_with(layout, rank, arrived);
     row["mail"] = entry_of(layout, rank, layout.mail_journal(rank));
     ranks.append(row);
   }
   return ranks;
+}
+
+nb::dict records_of(const Layout& layout, int rank) {
+  nb::dict records;
+  const Progress& progress = layout.progress(rank);
+  const auto collect = [&](Seq last, auto find) {
+    nb::list found;
+    for (Seq number = last > kJournalEntries ? last - kJournalEntries + 1 : 1; number <= last; ++number) {
+      const JournalEntry& entry = find(number);
+      if (entry.seq.load(std::memory_order_acquire) != number) continue;
+      nb::object copied = entry_of(layout, rank, entry);
+      if (!copied.is_none()) found.append(copied);
+    }
+    return found;
+  };
+  // A rank that waits for its turn has begun the operation after the one it arrived at.
+  records["operations"] = collect(progress.arrived.load() + 1, [&](Seq n) -> auto& { return layout.journal(rank, n); });
+  records["messages"] = collect(progress.messages.load(), [&](Seq n) -> auto& { return layout.message(rank, n); });
+  return records;
+}
+
+nb::object fault_of(const Layout& layout) {
+  const Fault& fault = layout.header().fault;
+  if (fault.state.load(std::memory_order_acquire) != 2) return nb::none();
+  nb::dict facts;
+  facts["kind"] = fault_name(fault.kind);
+  facts["culprit"] = fault.culprit;
+  facts["reporter"] = fault.reporter;
+  facts["seq"] = fault.seq;
+  facts["text"] = std::string(fault.text, strnlen(fault.text, sizeof(fault.text)));
+  return facts;
 }
 
 nb::object RankEndpoint::entry(int rank, Seq seq) const { return entry_with(endpoint_->layout(), rank, seq); }

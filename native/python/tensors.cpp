@@ -179,6 +179,7 @@ const char* dtype_name(DType dtype) noexcept {
 void describe(const Tensor& tensor, Call& call) noexcept {
   call.dtype = tensor.view.dtype;
   call.count = tensor.view.count;
+  call.size_bytes = tensor.view.bytes();
   call.num_dims = tensor.num_dims;
   for (std::size_t i = 0; i < kShapeDims; ++i) call.shape[i] = tensor.shape[i];
 }

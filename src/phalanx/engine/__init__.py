@@ -5,7 +5,7 @@ Never imports torch: tensors reach the native code through the exchange table on
 
 from __future__ import annotations
 
-from phalanx.engine._native import MAX_RANKS, GroupSegment, NativeWork, RankEndpoint, Segment, usable_cores
+from phalanx.engine._native import MAX_RANKS, GroupSegment, NativeWork, RankEndpoint, Segment, TraceFile, usable_cores
 from phalanx.engine.memory import create_group_segment, create_symmetric_segment
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "NativeWork",
     "RankEndpoint",
     "Segment",
+    "TraceFile",
     "create_group_segment",
     "create_symmetric_segment",
     "usable_cores",

@@ -19,6 +19,7 @@ struct Call {
   std::int64_t deadline_ns = 0;
   std::uint32_t location = 0;   // index into this rank's location table
   bool is_async = false;
+  std::uint64_t tag = 0;        // of a message
   std::uint64_t size_bytes = 0; // what this rank gives or gets; for the journal only
   std::uint32_t num_dims = 0;
   std::uint64_t shape[kShapeDims] = {};

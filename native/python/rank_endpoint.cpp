@@ -193,7 +193,8 @@ nb::object RankEndpoint::explain(const Call& call, double timeout, const Trouble
   facts["timeout_s"] = effective(timeout);
   facts["root"] = call.root;
   facts["dtype"] = dtype_name(call.dtype);
-  facts["location"] = call.location;
+  facts["place"] = location_text(endpoint_->layout(), endpoint_->rank(), call.location);
+  facts["tag"] = call.tag;
   nb::list shape;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i) shape.append(call.shape[i]);
   facts["shape"] = shape;

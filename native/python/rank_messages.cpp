@@ -17,6 +17,7 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   Call call = new_call(operation, timeout);
   call.root = peer;
   call.is_async = is_async;
+  call.tag = static_cast<std::uint64_t>(tag);
   try {
     const Tensor tensor = view_tensor(object, "tensor", is_send ? Use::kRead : Use::kWrite);
     describe(tensor, call);

@@ -10,17 +10,6 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-std::string location_text(const Layout& layout, int rank, std::uint64_t index) {
-  if (index == 0) return "";
-  char text[kLocationWords * 8 + 1] = {};
-  const Location& location = layout.location(rank, index);
-  for (std::size_t i = 0; i < kLocationWords; ++i) {
-    const std::uint64_t word = location.words[i].load(kRelaxed);
-    std::memcpy(text + i * 8, &word, 8);
-  }
-  return text;
-}
-
 nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
   const std::uint64_t seq = entry.seq.load(std::memory_order_acquire);
   if (seq == 0) return nb::none();
@@ -59,9 +48,21 @@ nb::object entry_with(const Layout& layout, int rank, Seq seq) {
 
 }  // namespace
 
+std::string location_text(const Layout& layout, int rank, std::uint64_t index) {
+  if (index == 0) return "";
+  char text[kLocationWords * 8 + 1] = {};
+  const Location& location = layout.location(rank, index);
+  for (std::size_t i = 0; i < kLocationWords; ++i) {
+    const std::uint64_t word = location.words[i].load(kRelaxed);
+    std::memcpy(text + i * 8, &word, 8);
+  }
+  return text;
+}
+
 nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status) {
   static constexpr const char* states[] = {"absent", "present", "left", "dead"};
   nb::list ranks;
+  const std::uint64_t here = own_pid_namespace();
   for (int rank = 0; rank < num_ranks; ++rank) {
     const Member& member = layout.member(rank);
     const auto state = member.state.load();
@@ -70,6 +71,8 @@ nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<st
     row["rank"] = rank;
     row["pid"] = member.pid.load();
     row["is_thread"] = member.is_thread.load() != 0;
+    // A process of another container has a number that means somebody else here.
+    row["is_here"] = member.pid.load() == 0 || member.pid_namespace.load() == here;
     row["state"] = states[static_cast<std::size_t>(state)];
     row["exit_status"] = state == MemberState::kDead ? exit_status(rank) : kStatusUnknown;
     row["arrived"] = arrived;

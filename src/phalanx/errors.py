@@ -30,6 +30,7 @@ class PhalanxError(RuntimeError):
         operation: What was called, such as "all_reduce", or "".
         sequence: Running number of the operation in its group, or None.
         culprits: The ranks because of whom it failed, as far as they are known.
+        verdict: What they did, in a word or two, such as "late", "left" or "different shape"; "" when nobody knows.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PhalanxError(RuntimeError):
         operation: str = "",
         sequence: int | None = None,
         culprits: tuple[int, ...] = (),
+        verdict: str = "",
     ) -> None:
         super().__init__(message)
         self.group = group
@@ -50,6 +52,7 @@ class PhalanxError(RuntimeError):
         self.operation = operation
         self.sequence = sequence
         self.culprits = culprits
+        self.verdict = verdict
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), self.__dict__)

@@ -23,7 +23,8 @@ def _facts(kind: str, **changes: Any) -> dict[str, Any]:
         "root": 0,
         "dtype": "float32",
         "shape": [1024],
-        "location": 1,
+        "tag": 0,
+        "place": "/home/me/train.py:61",
         **changes,
     }
 
@@ -54,6 +55,8 @@ def _row(rank: int, **changes: Any) -> dict[str, Any]:
         "finished": 6,
         "entry": _entry(),
         "mail": None,
+        "launched_pid": 0,
+        "is_debugged": False,
         **changes,
     }
 
@@ -130,14 +133,14 @@ def test_a_timeout_tells_who_is_missing_and_where() -> None:
     assert str(error) == (
         'all_reduce #7 of group "default": timed out after 2.5 s, rank 1 did not come\n'
         "  here     rank 0 of 2 called all_reduce sum float32 (1024,), me/train.py:61\n"
-        "  missing  rank 1 (pid 811) left broadcast #6, me/train.py:61, begun 1.5 s ago\n"
+        "  missing  rank 1 (pid 811) left broadcast #6 root 0 float32 (1024,), me/train.py:61, begun 1.5 s ago\n"
         "  do       find out why it is late, or give a longer timeout (timeout_s)"
     )
     assert error.culprits == (1,)
 
 
 def test_the_whereabouts_of_missing_ranks_are_told() -> None:
-    mail = _entry(operation="recv", root=2)
+    mail = _entry(operation="recv", root=2, count=0)
     rows = [
         _row(0),
         _row(1, state="absent", arrived=0),
@@ -184,10 +187,10 @@ def test_a_wait_that_was_too_short_blames_nobody() -> None:
 
 def test_a_message_that_does_not_come_names_the_sender() -> None:
     scene = _scene([_row(0), _row(1, arrived=6, finished=6, entry=_entry(seq=6))], [])
-    error = explain(_facts("timeout", operation="recv", culprit=1, seq=0, fault_seq=0), scene)
+    error = explain(_facts("timeout", operation="recv", culprit=1, root=1, seq=0, fault_seq=0), scene)
     assert 'recv of group "default": timed out after 2.5 s, waiting for rank 1' in str(error)
-    assert "rank 1 (pid 811): left all_reduce #6" in str(error)
-    anybody = explain(_facts("timeout", operation="recv", culprit=-1, seq=0, fault_seq=0), scene)
+    assert "rank 1 (pid 811) left all_reduce #6" in str(error)
+    anybody = explain(_facts("timeout", operation="recv", culprit=-1, root=-1, seq=0, fault_seq=0), scene)
     assert "waiting for any rank" in str(anybody)
     assert anybody.culprits == ()
 

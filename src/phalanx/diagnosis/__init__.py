@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.diagnosis.explain import Scene, explain
+from phalanx.diagnosis.explain import explain
+from phalanx.diagnosis.scene import Scene
 
 __all__ = ["Scene", "explain"]

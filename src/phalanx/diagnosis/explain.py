@@ -5,11 +5,10 @@ Pure functions: no waiting, no I/O, so every message can be tested from literals
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from phalanx.diagnosis import words
+from phalanx.diagnosis.scene import Facts, Row, Scene
 from phalanx.errors import (
     AbortedError,
     ClosedError,
@@ -23,28 +22,6 @@ from phalanx.errors import (
     SharedMemoryError,
     UsageError,
 )
-
-Facts = Mapping[str, Any]
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A group as one of its ranks sees it at the moment of trouble.
-
-    Attributes:
-        group: Its name.
-        rank: Who looks.
-        num_ranks: Its size.
-        rows: One row per rank: what it does, whether it lives.
-        entries: What each rank asked for in the operation that failed; None where it has not come.
-    """
-
-    group: str
-    rank: int
-    num_ranks: int
-    rows: Sequence[Row] = ()
-    entries: Sequence[Row | None] = ()
 
 
 def explain(facts: Facts, scene: Scene) -> PhalanxError:
@@ -71,7 +48,13 @@ def _lines(*pairs: tuple[str, str]) -> str:
 
 
 def _error(
-    kind: type[PhalanxError], headline: str, lines: str, facts: Facts, scene: Scene, culprits: Sequence[int] = ()
+    kind: type[PhalanxError],
+    headline: str,
+    lines: str,
+    facts: Facts,
+    scene: Scene,
+    culprits: Sequence[int] = (),
+    verdict: str = "",
 ) -> PhalanxError:
     return kind(
         f"{_title(facts, scene)}: {headline}{lines}",
@@ -81,33 +64,8 @@ def _error(
         operation=facts["operation"],
         sequence=facts.get("seq") or None,
         culprits=tuple(culprits),
+        verdict=verdict,
     )
-
-
-def _process(scene: Scene, rank: int) -> str:
-    if not scene.rows or not 0 <= rank < len(scene.rows):
-        return f"rank {rank}"
-    row = scene.rows[rank]
-    return f"rank {rank}" if row["is_thread"] or not row["pid"] else f"rank {rank} (pid {row['pid']})"
-
-
-def _whereabouts(scene: Scene, rank: int) -> str:
-    """Say what a rank that has not come does instead, as far as the journal tells."""
-    row = scene.rows[rank]
-    if row["state"] == "absent":
-        return "has not joined the group"
-    if row["mail"] is not None:
-        peer = row["mail"]["root"]
-        other = "any rank" if peer < 0 else f"rank {peer}"
-        direction = "to" if row["mail"]["operation"] == "send" else "from"
-        return f"waits in {row['mail']['operation']} {direction} {other}, {words.place(row['mail']['location'])}"
-    entry = row["entry"]
-    if entry is None:
-        return "has not called anything yet"
-    where = f", {words.place(entry['location'])}" if entry["location"] else ""
-    when = words.seconds(max(entry["seconds_ago"], 0.0))
-    state = "left" if row["finished"] >= entry["seq"] else "is in"
-    return f"{state} {entry['operation']} #{entry['seq']}{where}, begun {when} ago"
 
 
 def _usage(facts: Facts, scene: Scene) -> PhalanxError:
@@ -123,6 +81,8 @@ def _forked(facts: Facts, scene: Scene) -> PhalanxError:
     advice = "use the group in the process that made it; child processes make their own"
     return _error(ClosedError, "this process was forked from the rank", _lines(("do", advice)), facts, scene)
 
+
+_SHOWN_RANKS = 8
 
 _FIELDS = (
     ("operation", "operation", "call the same operations in the same order on every rank"),
@@ -158,11 +118,13 @@ def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
             where = f", {words.place(entry['location'])}" if entry["location"] else ""
             others.setdefault(f"called {words.call(entry)}{where}", []).append(rank)
     pairs = [
-        ("differs", f"{_process(scene, ranks[0]) if len(ranks) == 1 else words.rank_list(ranks)} {text}")
+        ("differs", f"{scene.process(ranks[0]) if len(ranks) == 1 else words.rank_list(ranks)} {text}")
         for text, ranks in others.items()
     ]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
-    return _error(MismatchError, f"ranks disagree on {field}", lines, facts, scene, _minority(entries))
+    return _error(
+        MismatchError, f"ranks disagree on {field}", lines, facts, scene, _minority(entries), f"different {field}"
+    )
 
 
 def _minority(entries: Mapping[int, Row]) -> list[int]:
@@ -181,10 +143,10 @@ def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     sender, receiver = facts["culprit"], facts["reporter"]
     lines = _lines(
         ("here", _here(facts, scene)),
-        ("differs", f"{_process(scene, sender)} sends {sent} bytes, rank {receiver} has room for {expected}"),
+        ("differs", f"{scene.process(sender)} sends {sent} bytes, rank {receiver} has room for {expected}"),
         ("do", "let rank i's input split for rank j equal rank j's output split for rank i"),
     )
-    return _error(MismatchError, "ranks disagree on split sizes", lines, facts, scene, [sender])
+    return _error(MismatchError, "ranks disagree on split sizes", lines, facts, scene, [sender], "different size")
 
 
 def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
@@ -196,8 +158,9 @@ def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
         told = f"sent {size_bytes} bytes of another size or dtype"
         advice = "receive into a tensor of the sent shape and dtype"
     own = f"rank {scene.rank} of {scene.num_ranks} has {facts['dtype']} {words.shape(facts['shape'])}"
-    lines = _lines(("here", own), ("differs", f"{_process(scene, peer)} {told}"), ("do", advice))
-    return _error(MismatchError, f"the message and the buffer differ (rank {peer})", lines, facts, scene, [peer])
+    lines = _lines(("here", own), ("differs", f"{scene.process(peer)} {told}"), ("do", advice))
+    told = f"the message and the buffer differ (rank {peer})"
+    return _error(MismatchError, told, lines, facts, scene, [peer], "different message")
 
 
 def _is_elsewhere(facts: Facts) -> bool:
@@ -219,38 +182,89 @@ def _own(facts: Facts, scene: Scene) -> str:
 def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if _is_elsewhere(facts):
         return _elsewhere(OperationTimeoutError, f"rank {facts['reporter']} timed out", facts, scene)
-    after = f"timed out after {words.seconds(facts['timeout_s'])}"
     if facts["operation"] in ("send", "recv"):
-        peer = facts["culprit"]
-        whom = "any rank" if peer < 0 else f"rank {peer}"
-        pair = (
-            ("waits for", f"{_process(scene, peer)}: {_whereabouts(scene, peer)}")
-            if peer >= 0 and scene.rows
-            else ("", "")
-        )
-        lines = _lines(("here", _here(facts, scene)), pair)
-        return _error(
-            OperationTimeoutError, f"{after}, waiting for {whom}", lines, facts, scene, [peer] if peer >= 0 else []
-        )
-    missing = _missing(facts, scene)
+        return _message_timeout(facts, scene)
+    after = f"timed out after {words.seconds(facts['timeout_s'])}"
+    missing = late_ranks(facts, scene.rows)
     who = f"{words.rank_list(missing)} did not come" if missing else "the operation did not end"
+    if missing == [scene.rank]:
+        who = "this rank came too late"
     if facts["reporter"] not in (scene.rank, -1):
         after = f"rank {facts['reporter']} timed out"
-    pairs = [("missing", f"{_process(scene, rank)} {_whereabouts(scene, rank)}") for rank in missing[:8]]
-    advice = "find out why it is late, or give a longer timeout (timeout_s)"
-    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
-    return _error(OperationTimeoutError, f"{after}, {who}", lines, facts, scene, missing)
+    pairs: list[tuple[str, str]] = []
+    for rank in missing[:_SHOWN_RANKS]:
+        pairs += [("missing", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)]
+    verdict, advice = _why_late(missing, scene)
+    lines = _lines(("here", _here(facts, scene)), *pairs, *_circle(scene), ("do", advice))
+    return _error(OperationTimeoutError, f"{after}, {who}", lines, facts, scene, missing, verdict)
 
 
-def _missing(facts: Facts, scene: Scene) -> list[int]:
-    if facts["text"] == "wait":
+def _why_late(missing: Sequence[int], scene: Scene) -> tuple[str, str]:
+    """Return the verdict on ranks that did not come, and what to do about it."""
+    if scene.around.cycle:
+        return "deadlock", "make these calls in the same order on every rank"
+    states = {scene.rows[rank]["state"] for rank in missing}
+    if states == {"absent"}:
+        return "not joined", "let every rank make the group; ranks that don't need it must not be in it"
+    if any(scene.around.states.get(rank) == "stopped" for rank in missing):
+        return "stopped", "let the stopped rank go on"
+    return "late", "find out why it is late, or give a longer timeout (timeout_s)"
+
+
+def _circle(scene: Scene) -> list[tuple[str, str]]:
+    """Return the lines of a deadlock."""
+    return [("cycle" if number == 0 else "", text) for number, text in enumerate(scene.around.cycle)]
+
+
+def _message_timeout(facts: Facts, scene: Scene) -> PhalanxError:
+    peer, is_send = facts["root"], facts["operation"] == "send"
+    whom = "any rank" if peer < 0 else f"rank {peer}"
+    after = f"timed out after {words.seconds(facts['timeout_s'])}"
+    if facts["reporter"] not in (scene.rank, -1):
+        after = f"rank {facts['reporter']} timed out"
+    if peer < 0:
+        told, do = "no rank has sent it", "let a rank send it, with this tag"
+    elif is_send:
+        told, do = f"{whom} has not received it", f"let rank {peer} call recv(source={scene.rank}) with this tag"
+    else:
+        told, do = f"{whom} has not sent it", f"let rank {peer} call send(destination={scene.rank}) with this tag"
+    pairs = [] if peer < 0 or not scene.rows else [("waits for", f"{scene.process(peer)} {scene.whereabouts(peer)}")]
+    pairs += scene.stand(peer)
+    verdict = "deadlock" if scene.around.cycle else "no receiver" if is_send else "no sender"
+    lines = _lines(("here", _message_here(facts, scene)), *pairs, *_circle(scene), ("do", do))
+    culprits = [peer] if peer >= 0 else []
+    return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {told}", lines, facts, scene, culprits, verdict)
+
+
+def _message_here(facts: Facts, scene: Scene) -> str:
+    direction = "sends" if facts["operation"] == "send" else "receives"
+    tag = f", tag {facts['tag']}" if facts.get("tag") else ""
+    where = f", {words.place(facts['place'])}" if facts.get("place") else ""
+    what = f"{facts['dtype']} {words.shape(facts['shape'])}"
+    return f"rank {scene.rank} of {scene.num_ranks} {direction} {what}{tag}{where}"
+
+
+def late_ranks(facts: Facts, rows: Sequence[Row]) -> list[int]:
+    """Return the ranks that an operation waited for when it timed out, or for which it waits in vain."""
+    is_message = facts["operation"] in ("send", "recv")
+    is_collective = facts["kind"] == "timeout" and not is_message
+    if is_collective and facts["text"] == "wait":
         return []
-    late = [
-        row["rank"] for row in scene.rows if row["arrived"] < facts["fault_seq"] and row["rank"] != facts["reporter"]
-    ]
-    if late or facts["culprit"] < 0:
-        return late
-    return [facts["culprit"]]
+    if is_collective:
+        late = [row["rank"] for row in rows if row["arrived"] < facts["fault_seq"] and row["rank"] != facts["reporter"]]
+        if late or facts["culprit"] < 0:
+            return late
+    culprit = facts["root"] if is_message and facts["kind"] == "timeout" else facts["culprit"]
+    return [culprit] if culprit >= 0 else []
+
+
+def describe_missing(scene: Scene, missing: Iterable[int]) -> str:
+    """Say of ranks that did not come to make a group what they do instead."""
+    ranks = sorted(missing)
+    pairs: list[tuple[str, str]] = []
+    for rank in ranks[:_SHOWN_RANKS]:
+        pairs += [("missing", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)]
+    return f"{words.rank_list(ranks)} did not come" + _lines(*pairs)
 
 
 def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
@@ -258,10 +272,11 @@ def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
     status = scene.rows[rank]["exit_status"] if scene.rows else -1
     lines = _lines(
         ("here", _here(facts, scene)),
-        ("died", f"{_process(scene, rank)} {_whereabouts(scene, rank)}" if scene.rows else ""),
+        ("died", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else ""),
         ("do", f"look at what rank {rank} printed last; go on without it with group.shrink()"),
     )
-    error = _error(PeerDiedError, f"{_process(scene, rank)} {words.death(status)}", lines, facts, scene, [rank])
+    headline = f"{scene.process(rank)} {words.death(status)}"
+    error = _error(PeerDiedError, headline, lines, facts, scene, [rank], "died")
     assert isinstance(error, PeerDiedError)
     error.exit_code = status if 0 <= status < 256 else None
     error.signal = status - 256 if status >= 256 else None
@@ -270,10 +285,10 @@ def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
 
 def _peer_left(facts: Facts, scene: Scene) -> PhalanxError:
     rank = facts["culprit"]
-    lines = _lines(
-        ("here", _here(facts, scene)), ("do", "let every rank make the same calls before it closes the group")
-    )
-    return _error(PeerLeftError, f"{_process(scene, rank)} closed the group", lines, facts, scene, [rank])
+    last = [("left", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)] if scene.rows else []
+    advice = "let every rank make the same calls before it closes the group"
+    lines = _lines(("here", _here(facts, scene)), *last, ("do", advice))
+    return _error(PeerLeftError, f"{scene.process(rank)} closed the group", lines, facts, scene, [rank], "left")
 
 
 def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
@@ -282,9 +297,14 @@ def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
     how = "had its arguments refused" if not facts["is_fatal"] else "raised"
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers
         lines = _lines(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
-        return _error(PeerFailedError, f"another rank raised: {told}", lines, facts, scene)
-    lines = _lines(("here", _here(facts, scene)), ("do", f"mend the call on rank {rank}"))
-    return _error(PeerFailedError, f"{_process(scene, rank)} {how}: {told}", lines, facts, scene, [rank])
+        return _error(PeerFailedError, f"another rank raised: {told}", lines, facts, scene, verdict="raised")
+    last, advice = ("", ""), f"mend the call on rank {rank}"
+    if facts["is_fatal"]:
+        advice = f"look at the traceback of rank {rank}"
+        last = ("last", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else "")
+    lines = _lines(("here", _here(facts, scene)), last, ("do", advice))
+    verdict = "raised" if facts["is_fatal"] else "refused"
+    return _error(PeerFailedError, f"{scene.process(rank)} {how}: {told}", lines, facts, scene, [rank], verdict)
 
 
 def _aborted(facts: Facts, scene: Scene) -> PhalanxError:

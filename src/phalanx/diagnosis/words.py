@@ -45,14 +45,40 @@ def place(location: str) -> str:
 
 def call(entry: Mapping[str, Any]) -> str:
     """Say what a rank asked for: operation, reduction, dtype and shape."""
+    return f"{entry['operation']} {arguments(entry)}".rstrip()
+
+
+def arguments(entry: Mapping[str, Any]) -> str:
+    """Write what all ranks must agree on: reduction, root, dtype and shape; nothing for a barrier."""
     operation = entry["operation"]
     if operation == "barrier":
-        return "barrier"
-    root = f" root {entry['root']}" if operation in ("broadcast", "reduce", "gather", "scatter") else ""
-    how = f" {entry['op']}" if operation in ("all_reduce", "reduce", "reduce_scatter") else ""
-    return f"{operation}{how}{root} {entry['dtype']} {shape(entry['shape'])}"
+        return ""
+    root = f"root {entry['root']} " if operation in ("broadcast", "reduce", "gather", "scatter") else ""
+    how = f"{entry['op']} " if operation in ("all_reduce", "reduce", "reduce_scatter") else ""
+    return f"{how}{root}{entry['dtype']} {shape(entry['shape'])}"
 
 
 def seconds(value: float) -> str:
     """Write a duration briefly."""
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s"
+
+
+def operation(entry: Mapping[str, Any]) -> str:
+    """Name an operation under way or past: its number and where in the program it was called."""
+    kind = entry["operation"]
+    if kind in ("send", "recv"):
+        other = "any rank" if entry["root"] < 0 else f"rank {entry['root']}"
+        text = f"{kind} {'to' if kind == 'send' else 'from'} {other}"
+        text += f" tag {entry['count']}" if entry["count"] else ""
+    else:
+        text = f"{kind} #{entry['seq']}"
+    return f"{text}, {place(entry['location'])}" if entry["location"] else text
+
+
+def size(size_bytes: float) -> str:
+    """Write a number of bytes briefly."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024 or unit == "GiB":
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    raise AssertionError

@@ -6,7 +6,7 @@ import atexit
 import os
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from torch.utils.dlpack import from_dlpack
 
 from phalanx.collectives import Timeout
 from phalanx.diagnosis import Scene, explain
+from phalanx.diagnosis.explain import describe_missing, late_ranks
+from phalanx.diagnosis.stacks import answer_with_stacks
+from phalanx.diagnosis.surroundings import Surroundings, look_around
 from phalanx.engine import RankEndpoint, create_group_segment, create_symmetric_segment
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
@@ -54,6 +57,7 @@ class SharedMemoryGroup(RankEndpoint):
                 self._context.announce(descriptor)
             if self._context.interceptor is not None:
                 self._set_interceptor(self._context.interceptor)
+        answer_with_stacks()
         _close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -159,7 +163,9 @@ class SharedMemoryGroup(RankEndpoint):
         if self.rank not in members:
             return None
         listed = ",".join(map(str, members))
-        return self._regroup(f"split {listed}", members, name or f"{self.name}:split:{listed}", timeout_s)
+        number = self._meetings[f"split {listed}"] + 1
+        own = f"{self.name}:split:{listed}" if number == 1 else f"{self.name}:split:{listed}:{number}"
+        return self._regroup(f"split {listed}", members, name or own, timeout_s)
 
     def split_by_color(
         self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None
@@ -274,11 +280,18 @@ class SharedMemoryGroup(RankEndpoint):
             is_complete=lambda cards: len(cards) == len(members),
             order=order,
             create=create,
-            describe_missing=lambda cards: f"ranks {sorted(set(members) - {its[0] for its in cards})} did not come",
+            describe_missing=lambda cards: self._describe_missing(set(members) - {its[0] for its in cards}),
             timeout_s=timeout_s,
             check=lambda: self._check_members(kind, members),
         )
         return meet(gathering, card)
+
+    def _describe_missing(self, missing: Iterable[int]) -> str:
+        """Say who has not come to a meeting, and what each does instead."""
+        rows = self.snapshot()
+        return describe_missing(
+            Scene(self.name, self.rank, self.size, rows, around=look_around(self.nonce, rows, missing)), missing
+        )
 
     def _check_members(self, kind: str, members: Sequence[int]) -> None:
         """Raise when a member has died or left, so that nobody waits for it in vain."""
@@ -297,7 +310,8 @@ class SharedMemoryGroup(RankEndpoint):
             "text": "",
             "is_fatal": False,
         }
-        raise explain(facts, Scene(self.name, self.rank, self.size, rows))
+        around = look_around(self.nonce, rows, [rank])
+        raise explain(facts, Scene(self.name, self.rank, self.size, rows, around=around))
 
     def _require_open(self, operation: str) -> None:
         if self.is_closed:
@@ -382,4 +396,8 @@ def _explain(group: SharedMemoryGroup | None, facts: Mapping[str, Any]) -> Phala
     rows = group.snapshot()
     seq = facts.get("fault_seq", 0) if facts["kind"] in ("mismatch", "timeout") else facts.get("seq", 0)
     entries = [group.entry(rank, seq) for rank in range(group.size)] if seq else []
-    return explain(facts, Scene(group.name, group.rank, group.size, rows, entries))
+    around = look_around(group.nonce, rows, late_ranks(facts, rows)) if facts["kind"] in _LATE else Surroundings()
+    return explain(facts, Scene(group.name, group.rank, group.size, rows, entries, around))
+
+
+_LATE = ("timeout", "peer_left")  # what the missing ranks do instead is the question

@@ -7,6 +7,8 @@ import os
 import sys
 from dataclasses import dataclass
 
+from phalanx.diagnosis.stacks import create_stack_memory
+
 _SHOWN_BYTES = 256 * 1024
 
 
@@ -52,7 +54,8 @@ class OutputFiles:
 
 def create_output_files(rank: int) -> OutputFiles:
     """Make the files of a rank."""
-    return OutputFiles(*(_create(f"phalanx-rank-{rank}-{name}") for name in ("stdout", "stderr", "stacks")))
+    out, err = (_create(f"phalanx-rank-{rank}-{name}") for name in ("stdout", "stderr"))
+    return OutputFiles(out, err, create_stack_memory())
 
 
 def _create(name: str) -> int:

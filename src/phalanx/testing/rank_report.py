@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from phalanx.diagnosis.stacks import is_users
 from phalanx.errors import AbortedError, PeerError, PhalanxError
 from phalanx.launch.sending import pack_exception
-from phalanx.testing.stacks import is_users
 
 # "rejected": Hypothesis shall try another example.
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "rejected"]

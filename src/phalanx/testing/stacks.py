@@ -7,23 +7,20 @@ import faulthandler
 import linecache
 import os
 import re
-import signal
 import time
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 
+from phalanx.diagnosis import stacks
+from phalanx.diagnosis.stacks import STACK_SIGNAL, is_users
 from phalanx.testing.output import OutputFiles
 
-# A real-time signal, which no library claims: tests may use SIGUSR1 for themselves.
-STACK_SIGNAL = signal.SIGRTMIN + 7
 _LONGEST_S = 1.0
 _SETTLED_S = 0.05
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _OWN_FOLDER = str(Path(__file__).resolve().parent)
-_LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 _HIDDEN = (
     _OWN_FOLDER,
     "/_pytest/",
@@ -39,7 +36,7 @@ _HIDDEN = (
 def answer_with_stacks(files: OutputFiles) -> None:
     """Let this process write its stacks when it gets the signal, and when it crashes."""
     faulthandler.enable(file=files.stacks)
-    faulthandler.register(STACK_SIGNAL, file=files.stacks, all_threads=True)
+    stacks.answer_with_stacks(files.stacks)
 
 
 def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, str]:
@@ -87,14 +84,9 @@ def show_frame(frame: FrameType) -> str:
     return "".join(traceback.format_list([each for each in found if not each.filename.endswith("/threading.py")]))
 
 
-def innermost_place(stacks: str) -> str:
+def innermost_place(text: str) -> str:
     """Return file and line of the innermost frame of the main thread that is the user's; empty when unknown."""
-    main = stacks.rpartition("Current thread")[2] or stacks
+    main = text.rpartition("Current thread")[2] or text
     found = re.findall(r'File "([^"]*)", line (\d+), in', main)
     own = [each for each in found if is_users(each[0])] or found
     return "/".join(own[-1][0].split("/")[-2:]) + ":" + own[-1][1] if own else ""
-
-
-def is_users(file: str) -> bool:
-    """Tell whether a source file is neither phalanx's, nor Python's, nor of an installed library."""
-    return not file.startswith((_LIBRARY_FOLDER, "<")) and not any(part in file for part in _LIBRARIES)

@@ -1,0 +1,142 @@
+"""What /proc tells of a process to others of the same user: no ptrace, no root, no help from the process itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Fields of /proc/<pid>/stat after the command's name.
+_STATE, _PARENT, _START = 0, 1, 19
+
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting for a device",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "ended, not reaped",
+    "X": "ended",
+    "I": "idle",
+}
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """An open memory file of a process.
+
+    Attributes:
+        path: Where it can be opened.
+        name: What its creator called it.
+        identity: The same for all descriptors of one file.
+    """
+
+    path: str
+    name: str
+    identity: tuple[int, int]
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether the process runs."""
+    return state_of(pid) not in ("", "Z", "X")
+
+
+def is_readable(pid: int) -> bool:
+    """Tell whether this process may look at it: it runs, and belongs to the same user."""
+    return os.access(_PROC / str(pid) / "fd", os.R_OK)
+
+
+def owner_of(pid: int) -> int | None:
+    """Return the user that a process belongs to; None when there is no such process."""
+    try:
+        return (_PROC / str(pid)).stat().st_uid
+    except OSError:
+        return None
+
+
+def own_pids() -> list[int]:
+    """Return the processes of this user."""
+    user = os.getuid()
+    return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit() and _belongs_to(entry, user)]
+
+
+def _belongs_to(entry: os.DirEntry[str], user: int) -> bool:
+    try:
+        return entry.stat().st_uid == user
+    except OSError:  # it has just ended
+        return False
+
+
+def memory_files(pid: int, prefix: str) -> Iterator[Descriptor]:
+    """Find the memory files of a process whose names begin so; none when it can't be looked at."""
+    wanted = f"/memfd:{prefix}"
+    folder = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return
+    for number in numbers:
+        path = f"{folder}/{number}"
+        try:
+            target = os.readlink(path)
+            if target.startswith(wanted):
+                status = os.stat(path)
+                name = target.removeprefix("/memfd:").removesuffix(" (deleted)")
+                yield Descriptor(path, name, (status.st_dev, status.st_ino))
+        except OSError:  # closed meanwhile
+            continue
+
+
+def _stat_fields(pid: int) -> list[str]:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()  # the name before it may hold anything
+
+
+def state_of(pid: int) -> str:
+    """Return the kernel's letter for what a process does; empty when there is none."""
+    fields = _stat_fields(pid)
+    return fields[_STATE] if fields else ""
+
+
+def describe_state(letter: str) -> str:
+    """Say it in words."""
+    return _STATES.get(letter, "gone")
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 when there is none."""
+    fields = _stat_fields(pid)
+    return int(fields[_PARENT]) if fields else 0
+
+
+def command_of(pid: int) -> list[str]:
+    """Return its command line."""
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return [word.decode(errors="replace") for word in words if word]
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much memory it has; 0 when it is gone."""
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
+
+
+def catches(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal, which would otherwise end it."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return bool(masks and masks[0] >> (number - 1) & 1)

@@ -1,0 +1,149 @@
+"""Who waits for whom, over all groups of a job, and whether they wait in a circle.
+
+Pure functions over snapshots: no waiting, no I/O, so every case can be tested from literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.diagnosis import words
+
+View = Mapping[str, Any]
+Row = Mapping[str, Any]
+Key = tuple[int, int]  # process, and thread where ranks are threads
+World = Mapping[Key, int]
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that can't go on by itself.
+
+    Attributes:
+        key: The rank's process or thread.
+        rank: Its number in the world.
+        keys: Whom it waits for.
+        waits_for: Their numbers in the world.
+        text: In which operation, and where in the program.
+        group: Of which group.
+        is_async: Perhaps nobody waits for the operation: the rank may do other things meanwhile.
+    """
+
+    key: Key
+    rank: int
+    keys: tuple[Key, ...]
+    waits_for: tuple[int, ...]
+    text: str
+    group: str
+    is_async: bool
+    is_any: bool = False  # one of them is enough
+
+
+def key_of(row: Row) -> Key:
+    """Return what tells a rank from all others of this machine."""
+    return (row["pid"] or row["launched_pid"], row["thread"] if row["is_thread"] else 0)
+
+
+def world_of(views: Sequence[View], pids: Sequence[int] = ()) -> dict[Key, int]:
+    """Number all ranks of a job: as its launcher did, else as in its largest group."""
+    if pids:
+        return {(pid, 0): rank for rank, pid in enumerate(pids)}
+    world: dict[Key, int] = {}
+    for view in sorted(views, key=lambda each: -each["num_ranks"]):
+        for row in view["rows"]:
+            key = key_of(row)
+            if key[0] and key not in world:
+                world[key] = row["rank"] if row["rank"] not in world.values() else max(world.values()) + 1
+    return world
+
+
+def find_waits(views: Iterable[View], world: World, *, also_broken: bool = False) -> list[Wait]:
+    """Return who waits. Nobody does in a broken group any more, unless asked for those who did when it broke."""
+    waits = []
+    for view in views:
+        if view["fault"] is not None and not also_broken:
+            continue
+        for row in view["rows"]:
+            wait = _wait_of(row, view, world)
+            if wait is not None:
+                waits.append(wait)
+    return sorted(waits, key=lambda wait: wait.rank)
+
+
+def _wait_of(row: Row, view: View, world: World) -> Wait | None:
+    if row["state"] != "present":
+        return None
+    rows = view["rows"]
+    mail, entry = row["mail"], row["entry"]
+    if mail is not None:
+        peers = [mail["root"]] if mail["root"] >= 0 else [other["rank"] for other in rows if other is not row]
+        return _wait(row, peers, mail, view, world, is_any=mail["root"] < 0)
+    if row["sleeps_for"] < 0:
+        return None
+    if entry is not None and row["finished"] < entry["seq"]:
+        return _wait(row, _missing(row, entry, rows), entry, view, world)
+    if entry is not None:  # so far ahead that it must wait for the others before it begins
+        return _wait(row, [row["sleeps_for"]], entry, view, world)
+    return None
+
+
+def _missing(row: Row, entry: Row, rows: Sequence[Row]) -> list[int]:
+    late = [other["rank"] for other in rows if other["arrived"] < entry["seq"] and other is not row]
+    if entry["operation"] in _ROOTED or not late:
+        return [row["sleeps_for"]]
+    return late
+
+
+def _wait(row: Row, peers: Sequence[int], entry: Row, view: View, world: World, *, is_any: bool = False) -> Wait:
+    keys = tuple(key_of(view["rows"][peer]) for peer in peers)
+    key = key_of(row)
+    return Wait(
+        key,
+        world.get(key, row["rank"]),
+        keys,
+        tuple(world.get(each, peer) for each, peer in zip(keys, peers, strict=True)),
+        words.operation(entry),
+        view["name"],
+        entry["is_async"],
+        is_any and len(peers) > 1,
+    )
+
+
+def find_cycle(waits: Sequence[Wait]) -> list[Wait]:
+    """Return ranks that wait for each other in a circle, each for the next and the last for the first; or none."""
+    by_key: dict[Key, list[Wait]] = {}
+    certain = [wait for wait in waits if not wait.is_any]
+    for wait in certain:
+        by_key.setdefault(wait.key, []).append(wait)
+    for start in certain:
+        path = _search(start, by_key, [start], set())
+        if path:
+            return path
+    return []
+
+
+def _search(at: Wait, by_key: Mapping[Key, list[Wait]], path: list[Wait], done: set[Key]) -> list[Wait]:
+    for key in at.keys:
+        if key == path[0].key and len(path) > 1:
+            return path
+        if key in done or any(wait.key == key for wait in path):
+            continue
+        for following in by_key.get(key, ()):
+            found = _search(following, by_key, [*path, following], done)
+            if found:
+                return found
+        done.add(key)
+    return []
+
+
+def describe_cycle(cycle: Sequence[Wait]) -> list[str]:
+    """Write a circle, a line for each rank in it."""
+    following = [*cycle[1:], cycle[0]]
+    return [
+        f'rank {wait.rank} waits for rank {after.rank} in {wait.text}, group "{wait.group}"'
+        for wait, after in zip(cycle, following, strict=True)
+    ]

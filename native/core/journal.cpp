@@ -26,6 +26,7 @@ MessageMark Journal::begin_message(const Call&, std::uint64_t) noexcept { return
 void Journal::end_message(const MessageMark&, int) noexcept {}
 #else
 void Journal::begin(Seq seq, const Call& call) noexcept {
+  forget_sleep();
   write(layout_.journal(rank_, seq), seq, call, call.count);
   if (trace_.load(std::memory_order_acquire) != nullptr) [[unlikely]]
     collective_ = record(RecordKind::kCollective, seq, call, call.count);
@@ -43,6 +44,7 @@ void Journal::end(Seq seq) noexcept {
 }
 
 MessageMark Journal::begin_message(const Call& call, std::uint64_t tag) noexcept {
+  forget_sleep();
   MessageMark mark{++num_messages_, nullptr};
   write(layout_.message(rank_, mark.number), mark.number, call, tag);
   layout_.progress(rank_).messages.store(mark.number, kRelaxed);

@@ -32,6 +32,8 @@ class Journal {
   // What a thread sleeps for in send or recv.
   void begin_sleep(const Call& call, std::uint64_t tag) noexcept;
   void end_sleep() noexcept { layout_.mail_journal(rank_).seq.store(0, std::memory_order_release); }
+  // It slept in vain: peers that look why this rank did not come find it here, until its next operation.
+  void keep_sleep() noexcept { is_stale_.store(true, std::memory_order_relaxed); }
 
   // Index of a source line in this rank's table.
   std::uint32_t add_location(const std::string& text) noexcept;
@@ -43,6 +45,12 @@ class Journal {
     std::shared_ptr<TraceFile> file;
     std::uint32_t group;
   };
+  void forget_sleep() noexcept {
+    if (!is_stale_.load(std::memory_order_relaxed)) [[likely]]
+      return;
+    is_stale_.store(false, std::memory_order_relaxed);
+    end_sleep();
+  }
   void write(JournalEntry& entry, Seq seq, const Call& call, std::uint64_t count) noexcept;
   TraceOperation* record(RecordKind kind, Seq number, const Call& call, std::uint64_t count) noexcept;
 
@@ -51,6 +59,7 @@ class Journal {
   Seq num_messages_ = 0;
   std::uint32_t num_locations_ = 1;  // 0 means unknown
   TraceOperation* collective_ = nullptr;  // the record of the one under way
+  std::atomic<bool> is_stale_{false};  // it no longer sleeps for what the segment says
   std::atomic<Trace*> trace_{nullptr};
   std::mutex mutex_;  // guards traces_
   std::vector<std::unique_ptr<Trace>> traces_;  // all there ever were: another thread may still write into one

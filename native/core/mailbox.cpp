@@ -332,9 +332,11 @@ class AsleepForMail {
     journal_.begin_sleep(transfer->call, transfer->tag);
     is_told_ = true;
   }
+  // It got what it slept for.
+  bool wake_up() noexcept { return is_over_ = true; }
   ~AsleepForMail() {
-    // After trouble the entry stays: peers that look why this rank did not come find it here.
-    if (is_told_ && std::uncaught_exceptions() == 0) journal_.end_sleep();
+    if (is_told_ && is_over_) journal_.end_sleep();
+    if (is_told_ && !is_over_) journal_.keep_sleep();
     header_.mail_sleepers.fetch_sub(1, kOrder);
     bell_.sleepers.fetch_sub(1, kOrder);
   }
@@ -343,6 +345,7 @@ class AsleepForMail {
   Header& header_;
   Bell& bell_;
   Journal& journal_;
+  bool is_over_ = false;
   bool is_told_ = false;
 };
 }  // namespace
@@ -389,13 +392,13 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     }
   }
   Bell& bell = layout_.mail_bell(rank_);
-  const AsleepForMail asleep(*endpoint_, transfer.get());
+  AsleepForMail asleep(*endpoint_, transfer.get());
   Deadline deadline(deadline_ns);
   for (;;) {
     const std::uint32_t word = bell.word.load(kOrder);
-    if (try_once()) return true;
+    if (try_once()) return asleep.wake_up();
     check_trouble(transfer);
-    if (done()) return true;
+    if (done()) return asleep.wake_up();
     const std::int64_t left = deadline.left_ns();
     if (left <= 0) return false;
     if (Endpoint::interrupted != nullptr && Endpoint::interrupted())

@@ -7,6 +7,7 @@ import importlib.metadata
 import click
 
 from phalanx.cli.bench import bench
+from phalanx.cli.diagnose import diagnose
 from phalanx.cli.upstream import upstream
 
 
@@ -17,4 +18,5 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(diagnose)
 main.add_command(upstream)

@@ -1,0 +1,96 @@
+"""`phalanx diagnose`: who waits for whom in a job that runs, hangs, or has failed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from phalanx.diagnosis.observation import Observation
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--list", "is_list", is_flag=True, help="Only list the jobs that run here.")
+@click.option("--json", "is_json", is_flag=True, help="Everything as JSON: a flight record.")
+@click.option("--watch", "watch_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=1.0, metavar="[SECONDS]",
+              help="Look again and again, every second or as told, until the job or you end it.")  # fmt: skip
+@click.option("--short", is_flag=True, help="Without the last operations of every rank.")
+@click.option("--torch", "torch_folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Also write a dump per rank in the format of torch's flight recorder.")  # fmt: skip
+def diagnose(
+    job: str | None, is_list: bool, is_json: bool, watch_s: float | None, short: bool, torch_folder: Path | None
+) -> None:
+    """Say who waits for whom, and where every rank stands.
+
+    JOB is the process of a rank or of its launcher, the name of a job, or a flight record written when one failed. It
+    can be left out when only one job runs. The job need not do anything for it: it may hang, or be stopped.
+    """
+    from phalanx.errors import PhalanxError
+
+    try:
+        if is_list:
+            _list_jobs()
+        elif watch_s is not None:
+            _watch(job, watch_s)
+        else:
+            seen = _look(job)
+            if torch_folder is not None:
+                _write_for_torch(seen, torch_folder)
+            _show(seen, is_json, short)
+    except PhalanxError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _list_jobs() -> None:
+    from phalanx.diagnosis.job_list import find_jobs
+
+    jobs = find_jobs()
+    for job in jobs:
+        click.echo(job.title())
+    if not jobs:
+        click.echo("no job of phalanx runs here under this user")
+
+
+def _look(wanted: str | None) -> Observation:
+    from phalanx.diagnosis.job_list import choose_job
+    from phalanx.diagnosis.observation import observe, read_record
+
+    if wanted is not None and Path(wanted).is_file():
+        return read_record(Path(wanted))
+    job = choose_job(wanted)
+    return observe(sorted(job.pids), job.card)
+
+
+def _show(seen: Observation, is_json: bool, is_short: bool) -> None:
+    from phalanx.diagnosis.observation import to_json
+    from phalanx.diagnosis.report import render
+
+    click.echo(to_json(seen) if is_json else render(seen, is_full=not is_short))
+
+
+def _watch(wanted: str | None, every_s: float) -> None:
+    from phalanx.diagnosis.job_list import choose_job
+    from phalanx.diagnosis.observation import observe
+    from phalanx.diagnosis.processes import is_alive
+    from phalanx.diagnosis.report import render
+
+    job = choose_job(wanted)
+    while any(is_alive(pid) for pid in job.pids):
+        text = render(observe(sorted(job.pids), job.card), is_full=False)
+        if sys.stdout.isatty():
+            click.clear()
+        click.echo(text if sys.stdout.isatty() else f"{text}\n")
+        time.sleep(every_s)
+    click.echo("the job has ended")
+
+
+def _write_for_torch(seen: Observation, folder: Path) -> None:
+    from phalanx.diagnosis.torch_record import write_torch_records
+
+    paths = write_torch_records(seen, folder)
+    click.echo(f"{len(paths)} dumps for torch's analyser in {folder}", err=True)

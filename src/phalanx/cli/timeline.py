@@ -1,0 +1,26 @@
+"""`phalanx timeline`: make the page of a recording again from its raw files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def timeline(folder: Path) -> None:
+    """Make trace.json and timeline.html from the recording in FOLDER.
+
+    Recordings are made by `phalanx run --trace FOLDER` and `with phalanx.trace(FOLDER):`.
+    """
+    from phalanx.errors import PhalanxError
+    from phalanx.timeline import write_timeline
+
+    try:
+        written = write_timeline(folder)
+    except PhalanxError as error:
+        raise click.ClickException(str(error)) from error
+    for warning in written.warnings:
+        click.echo(warning, err=True)
+    click.echo(f"{written.num_spans:,} calls: {written.page} (open it in a browser), {written.trace} (for Perfetto)")

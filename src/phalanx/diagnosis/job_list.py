@@ -1,0 +1,107 @@
+"""Which jobs run on this machine, as far as this user may see: found through /proc, nothing has to be switched on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_CARD
+from phalanx.diagnosis.processes import command_of, is_readable, memory_files, own_pids, owner_of
+from phalanx.errors import UsageError
+
+
+@dataclass
+class Job:
+    """Processes that have groups in common, and their launcher.
+
+    Attributes:
+        pids: Its processes.
+        card: What its launcher says of it; empty without one.
+    """
+
+    pids: set[int]
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return str(self.card.get("name") or "")
+
+    def title(self) -> str:
+        """Say in a line which job it is."""
+        command = self.card.get("command") or command_of(min(self.pids))
+        shown = " ".join(word.rpartition("/")[2] or word for word in command)[:80]
+        number = self.card.get("pid") or min(self.pids)
+        return f"pid {number}{f'  {self.name}' if self.name else ''}  {self.num_ranks} ranks  {shown}"
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks it has."""
+        return int(self.card.get("num_ranks") or len(self.pids))
+
+
+def find_jobs() -> list[Job]:
+    """Return all jobs of this user: those that have a launcher, and those whose processes only share a group."""
+    jobs: list[Job] = []
+    groups: dict[tuple[int, int], set[int]] = {}
+    for pid in own_pids():
+        for found in memory_files(pid, "phalanx"):
+            if found.name == JOB_CARD:
+                card = read_card(found.path)
+                jobs.append(Job({pid, *card.get("pids", ())}, card))
+            elif found.name.startswith(GROUP_PREFIX):
+                groups.setdefault(found.identity, set()).add(pid)
+    for members in groups.values():
+        touched = [job for job in jobs if job.pids & members]
+        merged = Job(members.union(*(job.pids for job in touched)))
+        merged.card = next((job.card for job in touched if job.card), {})
+        jobs = [job for job in jobs if job not in touched] + [merged]
+    return sorted(jobs, key=lambda job: min(job.pids))
+
+
+def read_card(path: str) -> dict[str, Any]:
+    """Read what a launcher says of its job; nothing while it is being written."""
+    try:
+        card = json.loads(Path(path).read_text())
+    except (OSError, ValueError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
+def choose_job(wanted: str | None) -> Job:
+    """Return the job with this process or name, or the only one.
+
+    Raises:
+        UsageError: There is none, or more than one, or it belongs to somebody else.
+    """
+    jobs = find_jobs()
+    if wanted is None:
+        if len(jobs) == 1:
+            return jobs[0]
+        if not jobs:
+            raise UsageError("no job of phalanx runs here under this user")
+        listed = "".join(f"\n  {job.title()}" for job in jobs)
+        raise UsageError(f"{len(jobs)} jobs run here; say which by its process or its name{listed}")
+    found = [job for job in jobs if job.name == wanted]
+    if wanted.isdigit():
+        found = found or [job for job in jobs if int(wanted) in {*job.pids, job.card.get("pid")}]
+    if len(found) == 1:
+        return found[0]
+    if len(found) > 1:
+        listed = "".join(f"\n  {job.title()}" for job in found)
+        raise UsageError(f'{len(found)} jobs are called "{wanted}"; say which by its process{listed}')
+    raise UsageError(_why_not(wanted, jobs))
+
+
+def _why_not(wanted: str, jobs: list[Job]) -> str:
+    if wanted.isdigit():
+        pid = int(wanted)
+        if owner_of(pid) is None:
+            return f"there is no process {pid}"
+        if not is_readable(pid):
+            return f"process {pid} belongs to another user; only that user (or root) may look at it"
+        return f"process {pid} is in no group of phalanx (or has closed them all)"
+    listed = "".join(f"\n  {job.title()}" for job in jobs) or "\n  none"
+    return f'no job is called "{wanted}", and there is no such file; jobs that run here:{listed}'

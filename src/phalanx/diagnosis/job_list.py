@@ -34,12 +34,8 @@ class Job:
         command = self.card.get("command") or command_of(min(self.pids))
         shown = " ".join(word.rpartition("/")[2] or word for word in command)[:80]
         number = self.card.get("pid") or min(self.pids)
-        return f"pid {number}{f'  {self.name}' if self.name else ''}  {self.num_ranks} ranks  {shown}"
-
-    @property
-    def num_ranks(self) -> int:
-        """How many ranks it has."""
-        return int(self.card.get("num_ranks") or len(self.pids))
+        ranks = f"  {self.card['num_ranks']} ranks" if "num_ranks" in self.card else ""
+        return f"pid {number}{f'  {self.name}' if self.name else ''}{ranks}  {shown}"
 
 
 def find_jobs() -> list[Job]:

@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.diagnosis import words
 from phalanx.diagnosis.observation import Observation, ProcessView
 from phalanx.diagnosis.processes import describe_state
-from phalanx.diagnosis.stacks import parse_stacks, stack_of
+from phalanx.diagnosis.stacks import is_launchers, parse_stacks, stack_of
 from phalanx.diagnosis.waits import Key, Row, Wait, describe_cycle, find_cycle, find_waits, key_of, world_of
 
 LONG_S = 1.0  # a rank that waits longer is worth a word
@@ -138,12 +138,14 @@ def _headline(seen: Observation) -> str:
     pid = job.get("pid") or (seen.processes[0].pid if seen.processes else 0)
     since = f", for {words.seconds(seen.unix_s - job['started_unix'])}" if job.get("started_unix") else ""
     why = f": {seen.reason}" if seen.reason else ""
-    return f"{name} (pid {pid}) on {seen.host}, {job.get('num_ranks') or len(seen.processes)} ranks{since}{why}"
+    num_ranks = job.get("num_ranks") or len(world_of(seen.groups)) or len(seen.processes)
+    return f"{name} (pid {pid}) on {seen.host}, {num_ranks} ranks{since}{why}"
 
 
 def _describe_row(seen: Observation, group: Mapping[str, Any], row: Row) -> str:
     world = world_of(seen.groups, seen.pids())
-    wait = next((each for each in find_waits([group], world, also_broken=False) if each.key == key_of(row)), None)
+    wait = next((each for each in find_waits([group], world) if each.key == key_of(row)), None)
+    others = [each for each in find_waits(seen.groups, world) if each.key == key_of(row)]
     entry = row["entry"]
     if row["state"] in ("absent", "left", "dead"):
         doing = {"absent": "has not joined", "left": "has left", "dead": words.death(row["exit_status"])}[row["state"]]
@@ -155,6 +157,8 @@ def _describe_row(seen: Observation, group: Mapping[str, Any], row: Row) -> str:
         doing = f"waits {words.seconds(_waited_s(seen, wait))} in {wait.text}, for {waiting_for}"
     elif entry is not None and row["finished"] < entry["seq"]:
         doing = f"is in {words.operation(entry)}"
+    elif others:
+        doing = f'waits in group "{others[0].group}"'
     elif entry is not None:
         ago = words.seconds(max(0.0, (seen.monotonic_ns - entry["start_ns"]) * 1e-9))
         doing = f"computes; its last: {words.operation(entry)}, begun {ago} ago"
@@ -184,7 +188,8 @@ def _render_threads(process: ProcessView) -> list[str]:
     for thread in sorted(threads, key=lambda each: not each.is_current):
         if len(threads) > 1:
             lines.append(f"  thread {thread.ident:#x}{' (answered)' if thread.is_current else ''}")
-        lines += [f"    {frame}" for frame in thread.frames[:_SHOWN_FRAMES]] or ["    no Python code"]
+        frames = [frame for frame in thread.frames if not is_launchers(frame.file)]
+        lines += [f"    {frame}" for frame in frames[:_SHOWN_FRAMES]] or ["    no Python code"]
     return lines
 
 

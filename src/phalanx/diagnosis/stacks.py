@@ -67,6 +67,11 @@ def is_users(file: str) -> bool:
     return not file.startswith((_LIBRARY_FOLDER, "<")) and not any(part in file for part in _LIBRARIES)
 
 
+def is_launchers(file: str) -> bool:
+    """Tell whether a source file only brings a rank to the user's code."""
+    return file.startswith((f"{_LIBRARY_FOLDER}/launch/", f"{_LIBRARY_FOLDER}/jobs/", "<string>", "<frozen runpy>"))
+
+
 def create_stack_memory() -> int:
     """Make the memory file that a process writes its stacks to."""
     descriptor = os.memfd_create(MEMORY_NAME)

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from phalanx.errors import InternalError
 from phalanx.launch.rank_process import Job
@@ -36,9 +36,20 @@ class ZygoteClient:
     Args:
         program: Python code that becomes one; it finds its socket's number in sys.argv[1].
         arguments: What else it finds there.
+        environment: Its variables; this process's own if not given.
+        output: A descriptor for what it prints; this process's own streams if not given.
+        is_apart: Whether it is in a process group of its own, where a terminal's Ctrl-C does not reach it.
     """
 
-    def __init__(self, program: str = _PROGRAM, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        program: str = _PROGRAM,
+        arguments: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: int | None = None,
+        is_apart: bool = False,
+    ) -> None:
         self._lock = threading.Lock()  # guards the control socket: one job at a time goes through it
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
@@ -46,15 +57,37 @@ class ZygoteClient:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, str(theirs.fileno()), *arguments],
                 pass_fds=[theirs.fileno()],
-                env=copy_environment(**_SINGLE_THREADED),
+                env={**(copy_environment() if environment is None else environment), **_SINGLE_THREADED},
                 stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0 if is_apart else None,
             )
         self._control = ours
         self._is_ready = False
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when it is ready, or has ended."""
+        return self._control.fileno()
+
     def is_usable(self) -> bool:
         """Tell whether it still runs and belongs to this process."""
         return self._owner == os.getpid() and self._process.poll() is None
+
+    def await_ready(self) -> None:
+        """Return when it can fork ranks.
+
+        Raises:
+            InternalError: The zygote could not be started, or can't be forked (NotForkableError).
+        """
+        with self._lock:
+            if not self._is_ready:
+                self._read_greeting()
 
     def start(self, job: Job, descriptors: list[int]) -> None:
         """Have the ranks of a job forked.
@@ -62,9 +95,8 @@ class ZygoteClient:
         Raises:
             InternalError: The zygote could not be started, or can't be forked (NotForkableError).
         """
+        self.await_ready()
         with self._lock:
-            if not self._is_ready:
-                self._await_ready()
             send_job(self._control, job, descriptors)
 
     def close(self) -> None:
@@ -74,7 +106,7 @@ class ZygoteClient:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
 
-    def _await_ready(self) -> None:
+    def _read_greeting(self) -> None:
         self._control.settimeout(_START_S)
         try:
             greeting = self._control.recv(8)

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,31 +22,6 @@ from phalanx.settings import replace_environment
 
 _PR_SET_PDEATHSIG = 1
 FAILED_EXIT_CODE = 1
-
-
-@dataclass(frozen=True)
-class Job:
-    """What spawn() asks the zygote for.
-
-    Attributes:
-        num_ranks: How many processes to fork.
-        payload: The function and its arguments, pickled by cloudpickle.
-        environment: Variables for the ranks.
-        folder: Working directory.
-        path: Python's module search path.
-        arguments: What sys.argv shall be.
-        meeting: Name of the world's meeting place.
-        num_threads: Threads torch may use in each rank.
-    """
-
-    num_ranks: int
-    payload: bytes
-    environment: dict[str, str]
-    folder: str
-    path: list[str]
-    arguments: list[str]
-    meeting: str
-    num_threads: int
 
 
 @dataclass(frozen=True)
@@ -65,11 +41,11 @@ def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoRetu
     code = FAILED_EXIT_CODE
     try:
         segment, stdin, stdout, stderr, pipe = descriptors
-        _become_rank(job, (stdin, stdout, stderr))
+        become_rank(job, (stdin, stdout, stderr))
         set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting))
         report = _run(job)
         code = 0 if report.exception is None else FAILED_EXIT_CODE
-        _flush()
+        flush_streams()
         with os.fdopen(pipe, "wb") as stream:
             pickle.dump(report, stream)
         atexit._run_exitfuncs()
@@ -79,8 +55,37 @@ def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoRetu
     except BaseException:
         traceback.print_exc()
     finally:
-        _flush()
+        flush_streams()
         os._exit(code)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a caller asks the zygote for.
+
+    Attributes:
+        num_ranks: How many processes to fork.
+        payload: What they shall do; for run_rank the function and its arguments, pickled by cloudpickle.
+        environment: Variables for the ranks.
+        folder: Working directory.
+        path: Python's module search path.
+        arguments: What sys.argv shall be.
+        meeting: Name of the world's meeting place.
+        num_threads: Threads torch may use in each rank.
+        entry: What a forked process calls with its rank, the job, its descriptors and the zygote's process id.
+        num_shared: How many of the job's descriptors are for all ranks; the others are dealt out evenly, in rank order.
+    """
+
+    num_ranks: int
+    payload: bytes
+    environment: dict[str, str]
+    folder: str
+    path: list[str]
+    arguments: list[str]
+    meeting: str
+    num_threads: int
+    entry: Callable[[int, Job, list[int], int], None] = run_rank
+    num_shared: int = 4
 
 
 def die_with_parent(parent: int) -> None:
@@ -90,7 +95,8 @@ def die_with_parent(parent: int) -> None:
         os._exit(FAILED_EXIT_CODE)
 
 
-def _become_rank(job: Job, streams: tuple[int, int, int]) -> None:
+def become_rank(job: Job, streams: tuple[int, int, int]) -> None:
+    """Give this process the streams, variables, folder, search path and arguments of a job."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number, descriptor in enumerate(streams):
@@ -126,7 +132,8 @@ def describe_failure(error: BaseException) -> Report:
     return Report(exception=pack_exception(error), description=description, traceback=text)
 
 
-def _flush() -> None:
+def flush_streams() -> None:
+    """Write out what was printed, as far as it can be."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -3,7 +3,8 @@
     caller  --(control socket: jobs)-->  zygote  --fork-->  ranks
             <-(a socket per job: pids, exits)--
 
-The end of the control socket is the end of the zygote; the end of a job's socket is the end of that job's ranks.
+The end of the control socket is the end of the zygote; the end of a job's socket is the end of that job's ranks. A
+zygote that is a guardian also ends whatever the ranks have started, daemons too, when the last rank of a job has ended.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ import selectors
 import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from phalanx.launch.rank_process import Job, run_rank
+from phalanx.launch.burial import Undertaker, adopt_orphans, end_children
+from phalanx.launch.rank_process import Job
 
 _LENGTH = struct.Struct("!Q")
 _FDS_PER_MESSAGE = 200
+_BETWEEN_LOOKS_S = 0.1
 PRELOADED = ("torch", "phalanx.groups")
 
 
 def send_job(control: socket.socket, job: Job, descriptors: list[int]) -> None:
-    """Send a job with its descriptors: job socket, segment, three streams, then a pipe per rank."""
+    """Send a job with its descriptors: job socket, those that ranks share, then those of each rank."""
     body = pickle.dumps(job)
     control.sendall(_LENGTH.pack(len(body)) + _LENGTH.pack(len(descriptors)))
     for start in range(0, len(descriptors), _FDS_PER_MESSAGE):
@@ -62,48 +65,56 @@ def _receive_job(control: socket.socket) -> tuple[Job, list[int]]:
 class _Nursery:
     """The ranks of one job."""
 
-    def __init__(self, job: Job, report: socket.socket, descriptors: list[int]) -> None:
+    def __init__(self, job: Job, report: socket.socket, descriptors: list[int], release: Callable[[], None]) -> None:
         self.report = report
         self.ranks: dict[int, int] = {}  # pid to rank
-        shared, pipes = descriptors[:4], descriptors[4:]
+        shared, own = descriptors[: job.num_shared], descriptors[job.num_shared :]
+        per_rank = len(own) // job.num_ranks
         zygote = os.getpid()
         for rank in range(job.num_ranks):
             pid = os.fork()
             if pid == 0:
-                for other, pipe in enumerate(pipes):
-                    if other != rank:
-                        os.close(pipe)
+                mine = own[rank * per_rank : (rank + 1) * per_rank]
+                for descriptor in set(own).difference(mine):
+                    os.close(descriptor)
                 report.close()
-                run_rank(rank, job, [*shared, pipes[rank]], zygote)
+                release()
+                job.entry(rank, job, [*shared, *mine], zygote)
+                os._exit(1)  # it never returns
             with contextlib.suppress(OSError):  # the rank does it too: it may have children before we come to it
                 os.setpgid(pid, pid)
             self.ranks[pid] = rank
         for descriptor in descriptors:
             os.close(descriptor)
-        self._tell(("started", {rank: pid for pid, rank in self.ranks.items()}))
+        self.tell(("started", {rank: pid for pid, rank in self.ranks.items()}))
 
     def bury(self, pid: int, status: int) -> None:
-        """Report a rank's end, and end what it left behind."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+        """Report a rank's end."""
         rank = self.ranks.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        self._tell(("ended", rank, code if code >= 0 else 256 - code))
+        self.tell(("ended", rank, code if code >= 0 else 256 - code))
 
     def kill(self) -> None:
         """End all ranks at once."""
         for pid in self.ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+            _kill_group(pid)
 
-    def _tell(self, message: tuple[Any, ...]) -> None:
+    def tell(self, message: tuple[Any, ...]) -> None:
+        """Send the caller a message."""
         with contextlib.suppress(OSError):  # the caller has gone: its end is noticed elsewhere
             self.report.send(pickle.dumps(message))
 
 
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
 class _Zygote:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, is_guardian: bool) -> None:
         self._control = control
+        self._is_guardian = is_guardian
+        self._undertaker = Undertaker()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._nurseries: list[_Nursery] = []
@@ -118,25 +129,35 @@ class _Zygote:
     def run(self) -> None:
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(_BETWEEN_LOOKS_S if self._undertaker.is_busy() else None):
                     if key.fileobj is self._control:
                         self._start_job()
                     elif key.fileobj is self._wakeup:
                         self._reap()
                     else:
                         self._end_job(key.data)
+                self._undertaker.look()
         for nursery in self._nurseries:
             nursery.kill()
+        if self._is_guardian:
+            end_children()
 
     def _start_job(self) -> None:
         job, descriptors = _receive_job(self._control)
         report = socket.socket(fileno=descriptors[0])
         signal.set_wakeup_fd(-1)  # children must not write into it
-        nursery = _Nursery(job, report, descriptors[1:])
+        nursery = _Nursery(job, report, descriptors[1:], self._release)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
         self._nurseries.append(nursery)
         self._selector.register(report, selectors.EVENT_READ, nursery)
         self._reap()
+
+    def _release(self) -> None:
+        """In a rank: let go of what is the zygote's."""
+        self._selector.close()
+        for ours in (self._control, self._wakeup, self._wakeup_writer, *(other.report for other in self._nurseries)):
+            ours.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -150,7 +171,17 @@ class _Zygote:
                 return
             for nursery in self._nurseries:
                 if pid in nursery.ranks:
-                    nursery.bury(pid, status)
+                    self._bury(nursery, pid, status)
+
+    def _bury(self, nursery: _Nursery, pid: int, status: int) -> None:
+        if self._is_guardian:
+            self._undertaker.expect(pid)
+        else:
+            _kill_group(pid)
+        nursery.bury(pid, status)
+        if self._is_guardian and not nursery.ranks:
+            self._end_orphans()
+            nursery.tell(("buried",))
 
     def _end_job(self, nursery: _Nursery) -> None:
         """The caller closed the job's socket: it has all it wants, or it is dead."""
@@ -160,19 +191,35 @@ class _Zygote:
         for pid in list(nursery.ranks):
             os.waitpid(pid, 0)
         self._nurseries.remove(nursery)
+        if self._is_guardian:
+            self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End all children that are no ranks."""
+        end_children(keep={pid for nursery in self._nurseries for pid in nursery.ranks})
 
 
-def main(descriptor: int, prepare: Callable[[], None] = lambda: None) -> None:
+def main(
+    descriptor: int,
+    prepare: Callable[[], None] = lambda: None,
+    *,
+    preloaded: Sequence[str] = PRELOADED,
+    is_guardian: bool = False,
+) -> None:
     """Import what ranks need, say so, and fork them on demand until the caller is gone.
 
     Args:
         descriptor: The control socket.
         prepare: What else to do before ranks are forked.
+        preloaded: The modules to import.
+        is_guardian: Whether to end also what ranks leave behind.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
+    if is_guardian:
+        adopt_orphans()
     gc.disable()  # an import makes hundreds of thousands of objects that stay: looking through them takes a fifth of it
-    for name in PRELOADED:
+    for name in preloaded:
         importlib.import_module(name)
     prepare()
     gc.freeze()  # nor need every rank look through them, and so copy the pages they are on
@@ -180,5 +227,5 @@ def main(descriptor: int, prepare: Callable[[], None] = lambda: None) -> None:
     num_threads = len(os.listdir("/proc/self/task"))
     control.sendall(_LENGTH.pack(num_threads))
     if num_threads == 1:
-        _Zygote(control).run()
+        _Zygote(control, is_guardian).run()
     os._exit(0)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from phalanx.groups.connect import connect
     from phalanx.groups.current import current_group
+    from phalanx.groups.debugger import breakpoint
+    from phalanx.groups.tracing import trace
     from phalanx.launch.spawn import spawn
 
 _HOMES = {
@@ -54,6 +56,8 @@ _HOMES = {
     ),
     "phalanx.groups.connect": ("connect",),
     "phalanx.groups.current": ("current_group",),
+    "phalanx.groups.debugger": ("breakpoint",),
+    "phalanx.groups.tracing": ("trace",),
     "phalanx.launch.spawn": ("spawn",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -75,9 +79,11 @@ __all__ = [
     "SharedMemoryError",
     "UsageError",
     "Work",
+    "breakpoint",
     "connect",
     "current_group",
     "spawn",
+    "trace",
 ]
 
 

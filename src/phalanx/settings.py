@@ -146,3 +146,14 @@ def cache_folder() -> Path:
     """Return where things that can be made again may be kept (XDG_CACHE_HOME)."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "phalanx"
+
+
+def trace_folder() -> Path | None:
+    """Return where ranks shall write down all they do (PHALANX_TRACE); None when they shall not."""
+    folder = os.environ.get("PHALANX_TRACE")
+    return Path(folder) if folder else None
+
+
+def terminal_desk() -> str:
+    """Return where ranks ask for the terminal (PHALANX_TERMINAL, set by `phalanx run`); empty when nobody lends it."""
+    return os.environ.get("PHALANX_TERMINAL", "")

@@ -15,7 +15,7 @@ def timeline(folder: Path) -> None:
     Recordings are made by `phalanx run --trace FOLDER` and `with phalanx.trace(FOLDER):`.
     """
     from phalanx.errors import PhalanxError
-    from phalanx.timeline import write_timeline
+    from phalanx.timeline import units, write_timeline
 
     try:
         written = write_timeline(folder)
@@ -23,4 +23,4 @@ def timeline(folder: Path) -> None:
         raise click.ClickException(str(error)) from error
     for warning in written.warnings:
         click.echo(warning, err=True)
-    click.echo(f"{written.num_spans:,} calls: {written.page} (open it in a browser), {written.trace} (for Perfetto)")
+    click.echo(f"{units.count(written.num_spans, 'call')}: {written.page} for a browser, {written.trace} for Perfetto")

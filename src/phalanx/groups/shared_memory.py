@@ -24,6 +24,7 @@ from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
+from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context, has_failed
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
@@ -58,6 +59,7 @@ class SharedMemoryGroup(RankEndpoint):
             if self._context.interceptor is not None:
                 self._set_interceptor(self._context.interceptor)
         answer_with_stacks()
+        join_recording(self)
         _close_at_exit(self)
 
     def __repr__(self) -> str:

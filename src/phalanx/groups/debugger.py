@@ -1,0 +1,155 @@
+"""`phalanx.breakpoint`: one rank in the debugger; the others wait for it, however long that takes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pdb
+import socket
+import sys
+import warnings
+from types import FrameType
+from typing import Any
+
+from phalanx.errors import UsageError
+from phalanx.launch.context import current_context
+from phalanx.launch.terminal import borrow_terminal
+from phalanx.settings import read_placement, terminal_desk
+
+
+def breakpoint(rank: int | None = None) -> None:
+    """Stop in the debugger, on one rank: the one given, or the first that comes here.
+
+    The other ranks go on until they need this one; their operations do not time out meanwhile. `c` lets the rank go on,
+    `q` ends it, and with it the job. The rank that came first stays the one that stops where no number is given.
+
+    Args:
+        rank: Its number in the world.
+
+    Raises:
+        UsageError: The rank is not a number.
+    """
+    if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
+        raise UsageError(
+            f"breakpoint: rank is {rank!r}; give the number of a rank, or nothing for the first that comes"
+        )
+    own, job = _own_place()
+    if rank is not None and rank != own:
+        return
+    if rank is None and not _is_first(job):
+        return
+    frame = sys._getframe(1)
+    if sys.breakpointhook is not sys.__breakpointhook__:  # somebody, such as pytest, has a debugger of its own
+        sys.breakpointhook()
+        return
+    debugger = _debugger_of(own)
+    try:
+        debugger.open()
+    except UsageError as error:
+        warnings.warn(f"breakpoint on rank {own} skipped: {error}", RuntimeWarning, stacklevel=2)
+        return
+    debugger.set_trace(frame)
+
+
+def _own_place() -> tuple[int, str]:
+    """Return this rank's number, and what all ranks of its job have in common."""
+    context = current_context()
+    if context is not None:
+        return context.rank, context.meeting
+    placement = read_placement()
+    return (0, f"alone {os.getpid()}") if placement is None else (placement.rank, placement.meeting)
+
+
+_claims: dict[str, socket.socket] = {}  # held until the process ends, so that the same rank stops every time
+
+
+def _is_first(job: str) -> bool:
+    """Tell whether this rank is the one that stops, of all of the job."""
+    context = current_context()
+    number = context.rank if context is not None and context.is_thread else ""
+    key = f"{job} {number}"
+    if key in _claims:
+        return True
+    name = hashlib.sha256(f"{os.getuid()}:{job}".encode()).hexdigest()[:40]
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        claim.bind(f"\0phalanx-debugged-{name}")
+    except OSError:
+        claim.close()
+        return False
+    _claims[key] = claim
+    return True
+
+
+_debuggers: dict[int, RankDebugger] = {}
+
+
+def _debugger_of(rank: int) -> RankDebugger:
+    """Return the debugger of a rank: one, so that what is set in it stays."""
+    if rank not in _debuggers:
+        _debuggers[rank] = RankDebugger(rank)
+    return _debuggers[rank]
+
+
+class RankDebugger(pdb.Pdb):
+    """Python's debugger with a borrowed terminal: it has it from the first stop until it lets the program go on."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True)
+        self.prompt = f"(rank {rank}) "
+        self.use_rawinput = False
+        self._rank = rank
+        self._borrowed = contextlib.ExitStack()
+        self._is_open = False
+
+    def open(self) -> None:
+        """Get the terminal.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if self._is_open:
+            return
+        self._set_debugged(True)
+        try:
+            reader, writer = self._borrowed.enter_context(borrow_terminal(terminal_desk()))
+        except UsageError:
+            self._set_debugged(False)
+            raise
+        self.stdin = self._borrowed.enter_context(os.fdopen(reader, encoding="utf-8", closefd=False))
+        self.stdout = self._borrowed.enter_context(os.fdopen(writer, "w", encoding="utf-8", closefd=False))
+        self._is_open = True
+        title = f"rank {self._rank} (pid {os.getpid()}) has the terminal; c: go on, q: end the job"
+        self.stdout.write(f"\n--- {title} ---\n")
+        self.stdout.flush()
+
+    def interaction(self, frame: FrameType | None, traceback: Any) -> None:
+        """Talk to the person at the terminal."""
+        self.open()
+        super().interaction(frame, traceback)
+
+    def set_continue(self) -> None:
+        """Let the program go on, and others have the terminal."""
+        super().set_continue()
+        self._release()
+
+    def set_quit(self) -> None:
+        """End the program."""
+        super().set_quit()
+        self._release()
+        raise SystemExit(f"rank {self._rank} was ended in the debugger")
+
+    def _release(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.stdout.flush()
+            self._borrowed.close()
+            self._set_debugged(False)
+
+    def _set_debugged(self, is_debugged: bool) -> None:
+        from phalanx.groups.shared_memory import living_groups
+
+        for group in living_groups():
+            group._set_debugged(is_debugged)

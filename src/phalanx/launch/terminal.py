@@ -1,0 +1,141 @@
+"""The one terminal of a job, which ranks that are debugged take in turns.
+
+    rank  --connect-->  desk (the launcher)     the rank waits
+          <--"yours"--                          the launcher shows nothing meanwhile
+          --close-->                            done, or dead: the next one's turn
+
+Without a launcher that lends it, ranks of a session exclude each other by the name of a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from phalanx.errors import UsageError
+
+_YOURS = b"yours"
+_RETRY_S = 0.05
+
+
+class TerminalDesk:
+    """The launcher's side. Not for several threads.
+
+    Args:
+        pause: Called before a rank gets the terminal.
+        resume: Called when it is free again.
+    """
+
+    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self.name = f"phalanx-terminal-{os.getpid()}-{secrets.token_hex(8)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(f"\0{self.name}")
+        self._listener.listen(4096)
+        self._pause, self._resume = pause, resume
+        self._customer: socket.socket | None = None
+        self._foreground = -1
+
+    def descriptor(self) -> int:
+        """Return what becomes readable when serve() has something to do."""
+        return (self._customer or self._listener).fileno()
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether a rank has the terminal."""
+        return self._customer is not None
+
+    def serve(self) -> None:
+        """Lend the terminal to the next rank, or take it back."""
+        if self._customer is None:
+            self._customer, _ = self._listener.accept()
+            self._pause()
+            self._foreground = foreground_group()
+            with contextlib.suppress(OSError):
+                self._customer.send(_YOURS)
+            return
+        self._customer.close()
+        self._customer = None
+        give_foreground(self._foreground)
+        self._resume()
+
+    def close(self) -> None:
+        """Lend it to nobody any more."""
+        if self._customer is not None:
+            self.serve()
+        self._listener.close()
+
+
+@contextlib.contextmanager
+def borrow_terminal(desk: str) -> Iterator[tuple[int, int]]:
+    """Wait for the terminal, and have it: descriptors to read from and to write to.
+
+    Args:
+        desk: Who lends it; empty when nobody does.
+
+    Raises:
+        UsageError: There is none.
+    """
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        raise UsageError("there is no terminal to debug in") from None
+    try:
+        with _turn(desk):
+            before = foreground_group()
+            give_foreground(os.getpgrp())
+            try:
+                yield terminal, terminal
+            finally:
+                give_foreground(before)
+    finally:
+        os.close(terminal)
+
+
+@contextlib.contextmanager
+def _turn(desk: str) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        if desk:
+            connection.connect(f"\0{desk}")
+            connection.recv(len(_YOURS))
+        else:
+            name = f"\0phalanx-terminal-of-session-{os.getsid(0)}"
+            while not _claim(connection, name):
+                time.sleep(_RETRY_S)
+        yield
+
+
+def _claim(connection: socket.socket, name: str) -> bool:
+    try:
+        connection.bind(name)
+    except OSError:  # another rank has it
+        return False
+    return True
+
+
+def foreground_group() -> int:
+    """Return the process group that may read the terminal; -1 when there is none."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno())
+    except OSError:
+        return -1
+
+
+def give_foreground(group: int) -> None:
+    """Let a process group read the terminal, if there is one."""
+    if group <= 0:
+        return
+    # Whoever is not in the foreground itself is stopped for this, unless it says that it knows.
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            os.tcsetpgrp(terminal.fileno(), group)
+    except OSError:
+        pass  # not our terminal, or the group is gone: whoever reads it, reads it
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)

@@ -1,0 +1,73 @@
+"""What a rank asked for: operation, element type, shape and size of one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# The orders are the engine's: native/core/types.hpp.
+OPERATIONS = ("none", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter",
+              "all_to_all", "barrier", "send", "recv", "refused")  # fmt: skip
+DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
+          "float32", "float64", "complex64", "complex128", "8-bit", "16-bit", "32-bit", "64-bit")  # fmt: skip
+REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_MESSAGES = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as its rank made it. Equal calls of one file are one object.
+
+    Attributes:
+        operation: Such as "all_reduce".
+        dtype: Such as "float32"; "" where there is nothing to move.
+        op: Such as "sum"; "" where nothing is reduced.
+        root: Rank in the group, or None where the operation has no root.
+        shape: At most the first six dimensions.
+        num_dims: How many dimensions there were.
+        size_bytes: What this rank contributes or gets: the tensor, or one rank's block of it.
+        tag: Tag of a message, or None.
+        is_async: The caller went on and waited later.
+    """
+
+    operation: str
+    dtype: str
+    op: str
+    root: int | None
+    shape: tuple[int, ...]
+    num_dims: int
+    size_bytes: int
+    tag: int | None
+    is_async: bool
+
+    def shape_text(self) -> str:
+        """Write the shape as torch does."""
+        dims = [str(dim) for dim in self.shape] + ["..."] * (self.num_dims > len(self.shape))
+        return f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
+
+
+def decode_call(what: int, count: int, size_bytes: int, flags: int, dims: tuple[int, ...]) -> Call:
+    """Take apart the words of a record.
+
+    Raises:
+        IndexError: The operation, element type or reduction is none of ours.
+    """
+    operation = OPERATIONS[what & 0xFF]
+    dtype = DTYPES[what >> 8 & 0xFF]
+    op = REDUCE_OPS[what >> 16 & 0xFF]
+    num_dims = what >> 24 & 0xFF
+    root = (what >> 32 ^ 1 << 31) - (1 << 31)  # 32 bits with a sign
+    has_data = operation not in ("barrier", "none")
+    return Call(
+        operation=operation,
+        dtype=dtype if has_data else "",
+        op=op if operation in _REDUCING else "",
+        root=root if operation in _ROOTED else None,
+        shape=dims[:num_dims],
+        num_dims=num_dims,
+        size_bytes=size_bytes,
+        tag=count if operation in _MESSAGES else None,
+        is_async=bool(flags & 1),
+    )

@@ -1,0 +1,198 @@
+"""The calls of all ranks on one clock: what each did, in which group, since when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phalanx.errors import UsageError
+from phalanx.timeline.calls import Call
+from phalanx.timeline.raw_file import RawFile, RawGroup, read_raw_file
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A group of ranks.
+
+    Attributes:
+        label: Its name; with a number where several groups have that name.
+        num_ranks: Its size.
+        members: World rank of each of its ranks that recorded anything.
+    """
+
+    label: str
+    num_ranks: int
+    members: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """One call of one rank.
+
+    Attributes:
+        rank: World rank.
+        group: Where it was called.
+        group_rank: The caller's rank in the group.
+        number: Running number of the operation in its group.
+        start_ns: Since the first call of all.
+        end_ns: Since the first call of all. The end of the recording if the rank never came out of it.
+        call: What was asked for.
+        place: Source line, or "".
+        peer: Rank in the group at the other end of a message; -1 if there is none or nobody knows.
+        is_finished: Whether the rank came out of it.
+        waited_ns: How much of it, from its start, was waiting for a rank that had not come.
+        waited_for: World rank that was waited for longest, or None.
+        event: Index of what it is a part of: spans of one collective, or of one message, have the same.
+    """
+
+    rank: int
+    group: Group
+    group_rank: int
+    number: int
+    start_ns: int
+    end_ns: int
+    call: Call
+    place: str
+    peer: int
+    is_finished: bool
+    waited_ns: int = 0
+    waited_for: int | None = None
+    event: int = -1
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One file: a process that recorded as this rank."""
+
+    rank: int
+    pid: int
+    host: str
+    file_name: str
+    is_truncated: bool
+    is_cut: bool
+    is_empty: bool
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What all ranks did.
+
+    Attributes:
+        processes: Who recorded, in rank order.
+        groups: In the order in which they were first seen.
+        spans: By rank, then by start.
+        start_unix_ns: When the first call started, by the calendar.
+        duration_ns: From the first start to the last end.
+        clocks_differ: The files come from machines or boots whose times can't be compared.
+    """
+
+    processes: list[Process]
+    groups: list[Group]
+    spans: list[Span]
+    start_unix_ns: int
+    duration_ns: int
+    clocks_differ: bool = False
+
+    @property
+    def ranks(self) -> list[int]:
+        """All world ranks, in order."""
+        members = {rank for group in self.groups for rank in group.members.values()}
+        return sorted(members | {process.rank for process in self.processes})
+
+
+def read_spans(folder: Path) -> Timeline:
+    """Join the raw files of a folder.
+
+    Raises:
+        UsageError: There are none, or one is damaged.
+    """
+    paths = sorted(folder.glob("rank-*.raw"))
+    if not paths:
+        raise UsageError(
+            f"{folder} holds no recording (rank-*.raw)"
+            '\n  do       record one: phalanx run --trace FOLDER train.py, or with phalanx.trace("FOLDER"):'
+        )
+    return join([read_raw_file(path) for path in paths])
+
+
+def join(files: Sequence[RawFile]) -> Timeline:
+    """Put what several processes recorded on one clock."""
+    ranks = _number_ranks(files)
+    ordered = sorted(zip(files, ranks, strict=True), key=lambda pair: (pair[1], pair[0].header.pid))
+    groups = _join_groups(ordered)
+    first_ns = min((span.start_ns for raw in files for span in raw.spans), default=0)
+    last_ns = max((max(span.start_ns, span.end_ns) for raw in files for span in raw.spans), default=first_ns)
+    spans: list[Span] = []
+    for raw, rank in ordered:
+        spans += _spans_of(raw, rank, groups, first_ns, last_ns)
+    spans.sort(key=lambda span: (span.rank, span.start_ns, -span.end_ns))
+    offsets = [raw.header.unix_minus_monotonic_ns for raw in files if not raw.is_empty] or [0]
+    hosts = {raw.header.host for raw in files if not raw.is_empty}
+    return Timeline(
+        processes=[_process(raw, rank) for raw, rank in ordered],
+        groups=list(groups.values()),
+        spans=spans,
+        start_unix_ns=first_ns + offsets[0],
+        duration_ns=last_ns - first_ns,
+        # The offset changes a little while the system clock is being corrected, and a lot with a boot.
+        clocks_differ=len(hosts) > 1 or max(offsets) - min(offsets) > 5_000_000_000,
+    )
+
+
+def _process(raw: RawFile, rank: int) -> Process:
+    head = raw.header
+    return Process(rank, head.pid, head.host, raw.path.name, head.is_truncated, raw.is_cut, raw.is_empty)
+
+
+def _number_ranks(files: Iterable[RawFile]) -> list[int]:
+    """Give every file its world rank; those that don't know theirs get free numbers, by their rank in a group."""
+    files = list(files)
+    taken = {raw.header.rank for raw in files}
+    free = (number for number in range(len(files)) if number not in taken)
+
+    def order(index: int) -> tuple[int, int]:
+        first = next(iter(files[index].groups.values()), None)
+        return (first.rank if first is not None else len(files), files[index].header.pid)
+
+    numbers = [raw.header.rank for raw in files]
+    for index in sorted((index for index, number in enumerate(numbers) if number < 0), key=order):
+        numbers[index] = next(free)
+    return numbers
+
+
+def _world_rank(raw: RawFile, rank: int, group: RawGroup) -> int:
+    """Say which rank speaks: the process's, or the group's own number where ranks are threads of one process."""
+    has_threads = sum(other.nonce == group.nonce for other in raw.groups.values()) > 1
+    return group.rank if has_threads else rank
+
+
+def _join_groups(ordered: Sequence[tuple[RawFile, int]]) -> dict[bytes, Group]:
+    groups: dict[bytes, Group] = {}
+    num_of_name: dict[str, int] = {}
+    for raw, rank in ordered:
+        for group in raw.groups.values():
+            if group.nonce not in groups:
+                name = group.name or "group"
+                num = num_of_name[name] = num_of_name.get(name, 0) + 1
+                groups[group.nonce] = Group(name if num == 1 else f"{name} #{num}", group.num_ranks)
+            groups[group.nonce].members[group.rank] = _world_rank(raw, rank, group)
+    return groups
+
+
+def _spans_of(raw: RawFile, rank: int, groups: dict[bytes, Group], first_ns: int, last_ns: int) -> list[Span]:
+    callers = {
+        index: (groups[group.nonce], group.rank, _world_rank(raw, rank, group)) for index, group in raw.groups.items()
+    }
+    spans = []
+    for span in raw.spans:
+        group, group_rank, world_rank = callers[span.group]
+        start_ns, end_ns, done = span.start_ns - first_ns, (span.end_ns or last_ns) - first_ns, span.end_ns != 0
+        caller = (world_rank, group, group_rank)
+        spans.append(Span(*caller, span.number, start_ns, end_ns, span.call, span.place, span.peer, done))
+    return spans

@@ -309,18 +309,19 @@ class Asleep {
 
 void Endpoint::await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready) {
   const std::int64_t start = monotonic_ns();
+  std::int64_t now = start;
   const std::int64_t spin_until = start + patience_.spin_ns;
   do {
     for (int i = 0; i < 16; ++i) {
-      if (ready(peer)) return;
+      if (ready(peer)) return journal_.passed(now);
       cpu_relax();
     }
-  } while (!shares_core_with(peer) && monotonic_ns() < spin_until);
+  } while (!shares_core_with(peer) && (now = monotonic_ns()) < spin_until);
   const bool is_shared = shares_core_with(peer);
   const std::int64_t yield_until = is_shared && wants_to_resettle() ? 0 : spin_until + patience_.yield_ns;
   do {
     for (int i = 0; i < 16; ++i) {
-      if (ready(peer)) return;
+      if (ready(peer)) return journal_.passed(monotonic_ns());
       sched_yield();
     }
   } while (monotonic_ns() < yield_until);
@@ -329,11 +330,11 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
   Deadline deadline(call.deadline_ns);
   for (;;) {
     const std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
-    if (ready(peer)) return;
+    if (ready(peer)) return journal_.passed(monotonic_ns());
     check_trouble(deadline, first, last, ready);
     const std::int64_t left = std::max<std::int64_t>(deadline.left_ns(), 1);
     futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
-    if (ready(peer)) return;
+    if (ready(peer)) return journal_.passed(monotonic_ns());
   }
 }
 

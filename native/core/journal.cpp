@@ -28,13 +28,14 @@ void Journal::end_message(const MessageMark&, int) noexcept {}
 void Journal::begin(Seq seq, const Call& call) noexcept {
   forget_sleep();
   write(layout_.journal(rank_, seq), seq, call, call.count);
+  clock_ns_ = call.size_bytes <= kSlotBytes && !call.is_async ? call.start_ns + 1 : 0;
   if (trace_.load(std::memory_order_acquire) != nullptr) [[unlikely]]
     collective_ = record(RecordKind::kCollective, seq, call, call.count);
 }
 
 void Journal::end(Seq seq) noexcept {
   JournalEntry& entry = layout_.journal(rank_, seq);
-  const std::int64_t now = monotonic_ns();
+  const std::int64_t now = clock_ns_ != 0 && collective_ == nullptr ? clock_ns_ : monotonic_ns();
   entry.end_ns.store(now, kRelaxed);
   add(layout_.progress(rank_).moved_bytes, entry.size_bytes.load(kRelaxed));
   if (collective_ != nullptr) [[unlikely]] {

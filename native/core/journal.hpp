@@ -27,6 +27,11 @@ class Journal {
 
   void begin(Seq seq, const Call& call) noexcept;
   void end(Seq seq) noexcept;
+  // The operation under way waited until then, or until shortly after. A clock costs more than the rest of the journal, so
+  // small operations end, as far as it is concerned, when the clock was last looked at for another reason.
+  void passed(std::int64_t now_ns) noexcept {
+    if (clock_ns_ != 0) clock_ns_ = now_ns;
+  }
   MessageMark begin_message(const Call& call, std::uint64_t tag) noexcept;
   void end_message(const MessageMark& mark, int peer) noexcept;
   // What a thread sleeps for in send or recv.
@@ -58,6 +63,7 @@ class Journal {
   int rank_;
   Seq num_messages_ = 0;
   std::uint32_t num_locations_ = 1;  // 0 means unknown
+  std::int64_t clock_ns_ = 0;  // when it was last looked at; 0: the end of the operation under way needs a look of its own
   TraceOperation* collective_ = nullptr;  // the record of the one under way
   std::atomic<bool> is_stale_{false};  // it no longer sleeps for what the segment says
   std::atomic<Trace*> trace_{nullptr};

@@ -37,10 +37,18 @@ class CallSites {
   };
   bool is_ours(PyCodeObject* code);
   void forget_all();
+  std::uint32_t find_from(PyFrameObject* frame, Endpoint& endpoint);
+  std::uint32_t locate(PyFrameObject* frame, PyCodeObject* code, Endpoint& endpoint);
 
   std::vector<std::string> library_folders_;
   std::unordered_map<PyCodeObject*, bool> is_ours_;         // holds a reference to each code object
   std::unordered_map<Key, std::uint32_t, Hash> locations_;  // code objects are held by is_ours_
+  // Calls straight from the user's code that were made lately, by instruction: most programs repeat a few.
+  struct Recent {
+    Key key{nullptr, 0};
+    std::uint32_t location = 0;
+  };
+  Recent recent_[16];
 };
 
 }  // namespace phalanx::python

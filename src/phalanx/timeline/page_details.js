@@ -26,7 +26,8 @@ function waitedText(data, span) {
   const waited = data.waited[span];
   if (!waited) return "";
   const share = Math.round((100 * waited) / Math.max(data.duration[span], 1));
-  return `${durationText(waited)} (${share} %) for ${data.waitedFor[span] < 0 ? "a rank that is not known" : `rank ${data.waitedFor[span]}`}`;
+  const culprit = data.waitedFor[span] < 0 ? "a rank that is not known" : `rank ${data.waitedFor[span]}`;
+  return `${durationText(waited)} (${share} %) for ${culprit}`;
 }
 
 function causedText(data, span, rank) {

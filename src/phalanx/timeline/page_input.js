@@ -18,7 +18,8 @@ class Page {
 
   makeLegend() {
     const used = [...new Set(this.data.operation)].sort((a, b) => a - b);
-    const entries = used.map((index) => [this.data.operations[index], `--chip: var(--op-${this.data.operations[index]})`, ""]);
+    const names = used.map((index) => this.data.operations[index]);
+    const entries = names.map((name) => [name, `--chip: var(--op-${name})`, ""]);
     if (this.data.waited.some((ns) => ns > 0)) entries.push(["waiting", "", "waiting"]);
     for (const [name, style, kind] of entries) {
       const entry = document.createElement("span");
@@ -73,7 +74,8 @@ class Page {
     pen.setTransform(theme.ratio, 0, 0, theme.ratio, 0, 0);
     if (view.length >= view.whole) return;
     const scale = view.plotWidth / view.whole;
-    this.drawStretch(pen, this.view.labelsPx + view.from * scale, this.view.labelsPx + (view.from + view.length) * scale, 0, 40);
+    const left = view.labelsPx + view.from * scale;
+    this.drawStretch(pen, left, left + view.length * scale, 0, 40);
   }
 
   drawStretch(pen, x0, x1, top, bottom) {
@@ -137,7 +139,10 @@ class Page {
     canvas.addEventListener("pointerup", release);
     canvas.addEventListener("pointercancel", release);
     canvas.addEventListener("pointerleave", () => { if (!grip) this.mark(-1); });
-    canvas.addEventListener("dblclick", (event) => { this.view.zoom(4, this.view.timeAt(event.offsetX)); this.redraw(); });
+    canvas.addEventListener("dblclick", (event) => {
+      this.view.zoom(4, this.view.timeAt(event.offsetX));
+      this.redraw();
+    });
     canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
   }
 

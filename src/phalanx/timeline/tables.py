@@ -62,7 +62,8 @@ def waits_html(timeline: Timeline) -> str:
 
 
 def _waits_row(waits: RankWaits) -> list[str]:
-    culprit = "nobody" if waits.for_rank is None else f"rank {waits.for_rank} ({waits.for_rank_share:.0%})"
+    culprit = f"rank {waits.for_rank} ({waits.for_rank_share:.0%})" if waits.for_rank is not None else ""
+    culprit = culprit or ("not known" if waits.waited_ns else "nobody")
     return [f"rank {waits.rank}", units.duration(waits.waited_ns), _bar(waits.share), culprit]
 
 

@@ -1,7 +1,7 @@
 """How many bytes each rank must get from each other, whatever way the engine takes.
 
 For collectives this is the least that any algorithm must move between a pair of n ranks, B being the `size_bytes` of
-a call: the tensor in all_reduce, reduce and broadcast, one rank's block in all others.
+a call: the tensor in all_reduce, reduce and broadcast, all that a rank sends in all_to_all, one rank's block in others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from phalanx.timeline.spans import Group, Span, Timeline
 
 RULES = (
     ("all_reduce", "2 B / n between every two ranks, each way"),
-    ("all_gather, all_to_all", "B, the sender's block, between every two ranks, each way"),
+    ("all_gather", "B, the sender's block, between every two ranks, each way"),
+    ("all_to_all", "B / n, an n-th of what the sender gives, between every two ranks, each way"),
     ("reduce_scatter", "B, the receiver's block, between every two ranks, each way"),
     ("broadcast, scatter", "B from the root to every other rank"),
     ("reduce, gather", "B from every other rank to the root"),
@@ -65,13 +66,11 @@ def _pairs(kind: _Kind) -> Iterator[tuple[int, int, float]]:
                 yield source, destination, _between(operation, source == root, destination == root, sent, got, group)
 
 
-def _between(
-    operation: str, is_from_root: bool, is_to_root: bool, sent: int, got: int, group: Group
-) -> float:  # fmt: skip
+def _between(operation: str, is_from_root: bool, is_to_root: bool, sent: int, got: int, group: Group) -> float:
     match operation:
-        case "all_reduce":
-            return 2 * sent / group.num_ranks
-        case "all_gather" | "all_to_all":
+        case "all_reduce" | "all_to_all":
+            return (2 if operation == "all_reduce" else 1) * sent / group.num_ranks
+        case "all_gather":
             return sent
         case "reduce_scatter":
             return got

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from phalanx.collectives import Timeout
 from phalanx.engine import create_group_segment
 from phalanx.errors import UsageError
+from phalanx.groups.absence import check_alive, describe_absent
 from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.launch.meeting import Gathering, meet
@@ -87,6 +88,11 @@ def join(
         SharedMemoryError: The machine has not got the memory.
     """
 
+    members = range(size) if ranks is None else ranks
+
+    def absent(cards: Sequence[int]) -> list[int]:
+        return [members[number] for number in range(size) if number not in cards]
+
     def order(cards: Sequence[int]) -> list[int]:
         came = sorted(cards)
         if came != list(range(size)):
@@ -98,11 +104,12 @@ def join(
         is_complete=lambda cards: len(cards) >= size,
         order=order,
         create=lambda cards: create_group_segment(name, size, crowd=max(crowd, size)),
-        describe_missing=lambda cards: f"ranks {sorted(set(range(size)) - set(cards))} did not come",
+        describe_missing=lambda cards: describe_absent(absent(cards)),
         timeout_s=timeout_s,
+        check=lambda: check_alive("connect", members),
+        missing=absent,
     )
     outcome = meet(gathering, rank)
-    members = range(size) if ranks is None else ranks
     try:
         return SharedMemoryGroup(
             outcome.descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context, has_failed
+from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
 # A call's place in an error is the user's line, not one of ours or of torch's.
@@ -238,7 +240,8 @@ class SharedMemoryGroup(RankEndpoint):
             is_complete=lambda cards: set(cards) >= set(survivors()),
             order=sorted,
             create=lambda cards: create_group_segment(f"{self.name}:shrunk", len(cards), crowd=len(cards)),
-            describe_missing=lambda cards: f"ranks {sorted(set(survivors()) - set(cards))} live but did not come",
+            describe_missing=lambda cards: self._describe_missing(set(survivors()) - set(cards)),
+            missing=lambda cards: set(survivors()) - set(cards),
             timeout_s=limit,
         )
         outcome = meet(gathering, self.rank)
@@ -285,6 +288,7 @@ class SharedMemoryGroup(RankEndpoint):
             describe_missing=lambda cards: self._describe_missing(set(members) - {its[0] for its in cards}),
             timeout_s=timeout_s,
             check=lambda: self._check_members(kind, members),
+            missing=lambda cards: set(members) - {its[0] for its in cards},
         )
         return meet(gathering, card)
 
@@ -356,8 +360,18 @@ def _close_at_exit(group: SharedMemoryGroup) -> None:
 def _close_all() -> None:
     if has_failed():
         return
+    error = _uncaught_exception()
     for group in list(_living):
+        if error is not None and not group.is_closed:
+            group.fail(describe_exception(error))  # peers shall hear why, not see this rank leave
         RankEndpoint.close(group)
+
+
+def _uncaught_exception() -> BaseException | None:
+    """Return what the program ends with, if Python has just printed its traceback."""
+    if hasattr(sys, "ps1"):  # a person types at it, and has seen many
+        return None
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def living_groups() -> list[SharedMemoryGroup]:

@@ -15,7 +15,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,6 +63,7 @@ class Gathering:
         describe_missing: Says who has not come, for the error.
         timeout_s: How long to wait for everybody.
         check: Raises when it is known that somebody can't come; asked now and then.
+        missing: Who has not come, as numbers, if they have any.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Gathering:
     describe_missing: Callable[[Sequence[Any]], str]
     timeout_s: float
     check: Callable[[], None] = lambda: None
+    missing: Callable[[Sequence[Any]], Iterable[int]] = lambda cards: ()
 
 
 def meet(gathering: Gathering, card: Any) -> Outcome:
@@ -103,10 +105,13 @@ def meet(gathering: Gathering, card: Any) -> Outcome:
 
 
 def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutError:
-    missing = gathering.describe_missing(cards)
+    told = gathering.describe_missing(cards)
+    culprits = tuple(sorted(gathering.missing(cards)))
     return OperationTimeoutError(
-        f"{gathering.name.split('|')[0]}: timed out after {gathering.timeout_s:.3g} s; {missing}\n"
-        f"  do       make sure every rank makes this call, or give a longer timeout (timeout_s)"
+        f"{gathering.name.split('|')[0]}: timed out after {gathering.timeout_s:.3g} s; {told}\n"
+        f"  do       make sure every rank makes this call, or give a longer timeout (timeout_s)",
+        culprits=culprits,
+        verdict="not joined" if culprits else "",
     )
 
 

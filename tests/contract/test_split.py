@@ -141,5 +141,5 @@ def test_a_split_names_the_member_that_does_not_come(group: Any) -> None:
             group.split([0, 1, 2], timeout_s=0.3)
         assert 'split 0,1,2 of group "world"' in str(caught.value)
         assert "timed out after 0.3 s" in str(caught.value)
-        assert "ranks [2] did not come" in str(caught.value)
+        assert "rank 2 did not come" in str(caught.value)
     group.barrier()

@@ -57,6 +57,7 @@ def _row(rank: int, **changes: Any) -> dict[str, Any]:
         "mail": None,
         "launched_pid": 0,
         "is_debugged": False,
+        "sleeps_for": -1,
         **changes,
     }
 
@@ -168,10 +169,10 @@ def test_another_rank_s_timeout_is_told_as_such() -> None:
 
 def test_a_group_that_broke_earlier_says_where() -> None:
     scene = _scene([_row(0), _row(1), _row(2)], [])
-    late = explain(_facts("timeout", reporter=2, culprit=0, seq=9), scene)
+    late = explain(_facts("timeout", reporter=2, culprit=1, seq=9), scene)
     assert type(late) is phalanx.OperationTimeoutError
     assert str(late).splitlines()[0] == (
-        'all_reduce #9 of group "default": the group broke in operation #7, where rank 2 timed out (noticed by rank 2)'
+        'all_reduce #9 of group "default": the group broke in operation #7, where rank 2 timed out: rank 1 did not come'
     )
     assert late.sequence == 9
     different = explain(_facts("mismatch", reporter=1, seq=8), scene)

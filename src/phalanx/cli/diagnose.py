@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from phalanx.diagnosis.job_list import Job
     from phalanx.diagnosis.observation import Observation
 
 
@@ -32,6 +34,8 @@ def diagnose(
     """
     from phalanx.errors import PhalanxError
 
+    if watch_s is not None and (is_json or torch_folder is not None or is_list):
+        raise click.UsageError("--watch shows text only: leave out --json, --torch and --list")
     try:
         if is_list:
             _list_jobs()
@@ -74,23 +78,30 @@ def _show(seen: Observation, is_json: bool, is_short: bool) -> None:
 
 
 def _watch(wanted: str | None, every_s: float) -> None:
-    from phalanx.diagnosis.job_list import choose_job
+    from phalanx.diagnosis.job_list import choose_job, follow_job
     from phalanx.diagnosis.observation import observe
-    from phalanx.diagnosis.processes import is_alive
     from phalanx.diagnosis.report import render
+    from phalanx.errors import UsageError
 
-    job = choose_job(wanted)
-    while any(is_alive(pid) for pid in job.pids):
-        text = render(observe(sorted(job.pids), job.card), is_full=False)
-        if sys.stdout.isatty():
-            click.clear()
-        click.echo(text if sys.stdout.isatty() else f"{text}\n")
-        time.sleep(every_s)
-    click.echo("the job has ended")
+    if wanted is not None and Path(wanted).is_file():
+        raise UsageError(f"{wanted}: a flight record does not change; leave out --watch")
+    job: Job | None = choose_job(wanted)
+    with contextlib.suppress(KeyboardInterrupt):
+        while job is not None:
+            text = render(observe(sorted(job.pids), job.card), is_full=False)
+            if sys.stdout.isatty():
+                click.clear()
+            click.echo(text if sys.stdout.isatty() else f"{text}\n")
+            time.sleep(every_s)
+            job = follow_job(job)
+        click.echo("the job has ended")
 
 
 def _write_for_torch(seen: Observation, folder: Path) -> None:
     from phalanx.diagnosis.torch_record import write_torch_records
 
     paths = write_torch_records(seen, folder)
-    click.echo(f"{len(paths)} dumps for torch's analyser in {folder}", err=True)
+    click.echo(
+        f"{len(paths)} dumps for torch's analyser: python -m torch.distributed.flight_recorder.fr_trace {folder}",
+        err=True,
+    )

@@ -8,6 +8,9 @@ import click
 
 from phalanx.cli.bench import bench
 from phalanx.cli.diagnose import diagnose
+from phalanx.cli.doctor import doctor
+from phalanx.cli.run import run
+from phalanx.cli.timeline import timeline
 from phalanx.cli.upstream import upstream
 
 
@@ -17,6 +20,5 @@ def main() -> None:
     """Distributed PyTorch on the machine in front of you."""
 
 
-main.add_command(bench)
-main.add_command(diagnose)
-main.add_command(upstream)
+for command in (run, diagnose, timeline, doctor, bench, upstream):
+    main.add_command(command)

@@ -75,6 +75,11 @@ class ZygoteClient:
         """Return a descriptor that can be read when it is ready, or has ended."""
         return self._control.fileno()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said that it can fork ranks."""
+        return self._is_ready
+
     def is_usable(self) -> bool:
         """Tell whether it still runs and belongs to this process."""
         return self._owner == os.getpid() and self._process.poll() is None

@@ -1,0 +1,97 @@
+"""`phalanx run`: a program on several ranks of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from phalanx.jobs.job import Job
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-n", "num_ranks", type=int, required=True, metavar="RANKS", help="How many ranks.")
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@click.option("--gpus", metavar="SPEC", help='GPUs that all ranks see: "none", "all", or numbers such as "0,1".')
+@click.option("--threads-per-rank", "num_threads", type=click.IntRange(min=1), metavar="N",
+              help="Threads of torch in a rank [default: OMP_NUM_THREADS, else cores // ranks].")  # fmt: skip
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks.")
+@click.option("--log-dir", "log_folder", type=click.Path(path_type=Path), metavar="DIR",
+              help="Keep all output in DIR/rank-<r>.out and .err.")  # fmt: skip
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="End the job after this time, with exit code 124.")  # fmt: skip
+@click.option("--restart", "max_restarts", type=click.IntRange(min=0), default=0, metavar="N",
+              help="After a failure start all ranks again, up to N times.")  # fmt: skip
+@click.option("--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+              help="Time for ranks at each step of being ended [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
+@click.option("--name", help="What to call the job [default: the program's name].")
+@click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",
+              help="Record what ranks do, and write a timeline to DIR.")  # fmt: skip
+@click.option("--live/--plain", "is_live", default=None,
+              help="Show the ranks as they run, or only their lines [default: live on a terminal].")  # fmt: skip
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(num_ranks: int, program: str, arguments: tuple[str, ...], **options: object) -> None:
+    """Run PROGRAM with its ARGUMENTS on several ranks of this machine.
+
+    PROGRAM is a script, or a folder or archive with __main__.py, run as python would run it, with the variables that
+    torchrun sets. Options of phalanx come before it, its own after it.
+
+    The exit code is that of the first rank that failed.
+    """
+    from phalanx.errors import UsageError
+    from phalanx.jobs.launcher import run_job
+
+    try:
+        code = run_job(_make_job(num_ranks, program, arguments, **options))  # type: ignore[arg-type]
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
+    sys.exit(code)
+
+
+def _make_job(  # noqa: PLR0913
+    num_ranks: int,
+    program: str,
+    arguments: tuple[str, ...],
+    *,
+    is_module: bool,
+    gpus: str | None,
+    num_threads: int | None,
+    variables: tuple[str, ...],
+    log_folder: Path | None,
+    timeout_s: float | None,
+    max_restarts: int,
+    grace_s: float | None,
+    name: str | None,
+    trace_folder: Path | None,
+    is_live: bool | None,
+) -> Job:
+    from phalanx.jobs.environment import choose_gpus, parse_variables
+    from phalanx.jobs.job import Job, check_num_ranks, default_threads, make_trace_folder
+    from phalanx.jobs.program import find_program
+    from phalanx.settings import copy_environment, read_settings
+
+    check_num_ranks(num_ranks)
+    found = find_program(program, arguments, is_module=is_module)
+    environment = copy_environment(**parse_variables(variables))
+    if gpus is not None:
+        environment = choose_gpus(gpus, environment)
+    if trace_folder is not None:
+        trace_folder = make_trace_folder(trace_folder)
+        environment["PHALANX_TRACE"] = str(trace_folder)
+    return Job(
+        program=found,
+        num_ranks=num_ranks,
+        environment=environment,
+        num_threads=default_threads(num_ranks) if num_threads is None else num_threads,
+        grace_s=read_settings().grace_s if grace_s is None else grace_s,
+        name=name or found.name,
+        timeout_s=timeout_s,
+        max_restarts=max_restarts,
+        log_folder=log_folder,
+        trace_folder=trace_folder,
+        is_live=sys.stdout.isatty() and sys.stderr.isatty() if is_live is None else is_live,
+    )

@@ -1,0 +1,77 @@
+"""The environment variables of ranks: those of torchrun, so that a program can't tell the difference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from phalanx.errors import UsageError
+from phalanx.jobs.store import HOST
+
+_DEVICE = re.compile(r"[0-9]+|(GPU|MIG)-[0-9a-fA-F-]+")
+
+
+def parse_variables(texts: Sequence[str]) -> dict[str, str]:
+    """Read NAME=VALUE.
+
+    Raises:
+        UsageError: There is no "=", or no name before it.
+    """
+    variables = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or "\0" in text:
+            raise UsageError(f'"{text}" does not set a variable; give NAME=VALUE')
+        variables[name] = value
+    return variables
+
+
+def choose_gpus(spec: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which ranks see the GPUs of "none", "all", or a list such as "0,1".
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    others = {name: value for name, value in environment.items() if name != "CUDA_VISIBLE_DEVICES"}
+    if spec == "all":
+        return others
+    if spec == "none":
+        return {**others, "CUDA_VISIBLE_DEVICES": ""}
+    devices = [part.strip() for part in spec.split(",")]
+    if not all(_DEVICE.fullmatch(device) for device in devices):
+        raise UsageError(f'"{spec}" names no GPUs; give "none", "all", or their numbers such as "0,1"')
+    if len(set(devices)) < len(devices):
+        raise UsageError(f'"{spec}" names a GPU twice')
+    return {**others, "CUDA_VISIBLE_DEVICES": ",".join(devices)}
+
+
+def rank_variables(
+    num_ranks: int, *, port: int, run_id: str, restarts: int, max_restarts: int, nccl_errors: str
+) -> list[dict[str, str]]:
+    """Return what torchrun sets for each rank of one node.
+
+    Args:
+        num_ranks: How many there are.
+        port: Where the store is.
+        run_id: Name of the job that no other has.
+        restarts: How often the ranks were started before.
+        max_restarts: How often they may be.
+        nccl_errors: TORCH_NCCL_ASYNC_ERROR_HANDLING as it was, or "1".
+    """
+    size = str(num_ranks)
+    common = {
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": nccl_errors,
+    }
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)} for rank in range(num_ranks)]

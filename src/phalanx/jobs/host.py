@@ -1,0 +1,129 @@
+"""What all attempts of a job have in common: the process that ranks are forked from, the view, the logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from phalanx.errors import UsageError
+from phalanx.jobs.job import Job
+from phalanx.jobs.job_record import JobRecord
+from phalanx.jobs.logs import Logs
+from phalanx.jobs.output import LineSplitter
+from phalanx.jobs.signals import SignalInbox
+from phalanx.jobs.view import View
+from phalanx.launch.burial import adopt_orphans, end_children, own_children
+from phalanx.launch.nursery import ZygoteClient
+
+# What most programs need first: ranks have it when they are born.
+_PRELOADED = ("torch", "phalanx.groups", "phalanx.torch_backend.creation")
+# The working directory is not where it shall look for torch, as it is with -c.
+_PROGRAM = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); from phalanx.jobs.script import be_zygote; "
+    "be_zygote(int(sys.argv[1]), sys.argv[2:])"
+)
+_FILES_PER_RANK, _OTHER_FILES = 7, 200
+
+
+class ZygoteOutput:
+    """What the process that ranks are forked from prints: warnings, or why it did not start."""
+
+    def __init__(self, descriptor: int, view: View) -> None:
+        self.descriptor = descriptor
+        self._view = view
+        self._splitter = LineSplitter()
+
+    def read(self) -> bool:
+        """Show what is there; tell whether more may come."""
+        data = os.read(self.descriptor, 1 << 16)
+        for line in self._splitter.feed(data) if data else self._splitter.finish():
+            self._view.say(line.decode(errors="replace"))
+        return bool(data)
+
+    def drain(self) -> None:
+        """Show what is left when that process has ended."""
+        while self.read():
+            pass
+
+
+@dataclass
+class Host:
+    """The launcher's own things.
+
+    Attributes:
+        view: Where output goes.
+        inbox: Signals to the launcher.
+        logs: Files of output, if they are wanted.
+        record: What other programs may know of the job.
+        zygote: The process that ranks are forked from.
+        zygote_pidfd: A handle of it.
+        zygote_output: What it prints.
+        run_id: A name for the job that no other has.
+        open_files: How many files a rank may open.
+        own: Children that this process had before.
+    """
+
+    view: View
+    inbox: SignalInbox
+    logs: Logs | None
+    record: JobRecord
+    zygote: ZygoteClient
+    zygote_pidfd: int
+    zygote_output: ZygoteOutput
+    run_id: str
+    open_files: int
+    own: frozenset[int]
+
+    def bury_ranks(self) -> None:
+        """End everything that is left of ranks whose zygote is gone."""
+        end_children(keep=self.own | {self.zygote.pid})
+
+
+@contextlib.contextmanager
+def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
+    """Start what ranks need; in the end, end all that is left of them.
+
+    Raises:
+        UsageError: So many ranks need more open files than this user may have.
+    """
+    own = frozenset(own_children())
+    open_files = _allow_files(job.num_ranks)
+    adopt_orphans()
+    reader, writer = os.pipe()
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(end_children, own)
+        cleanup.callback(os.close, reader)
+        zygote = ZygoteClient(_PROGRAM, _PRELOADED, environment=job.environment, output=writer, is_apart=True)
+        cleanup.callback(zygote.close)
+        os.close(writer)
+        pidfd = os.pidfd_open(zygote.pid)
+        cleanup.callback(os.close, pidfd)
+        record = JobRecord(job.name, job.program.command, job.num_ranks)
+        cleanup.callback(record.close)
+        yield Host(
+            view=view,
+            inbox=cleanup.enter_context(SignalInbox()),
+            logs=logs,
+            record=record,
+            zygote=zygote,
+            zygote_pidfd=pidfd,
+            zygote_output=ZygoteOutput(reader, view),
+            run_id=str(uuid.uuid4()),
+            open_files=open_files,
+            own=own,
+        )
+
+
+def _allow_files(num_ranks: int) -> int:
+    """Make sure that there may be a pipe for everything; return what the limit was."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = num_ranks * _FILES_PER_RANK + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UsageError(f"{num_ranks} ranks need {needed} open files and the limit is {hard}; raise it (ulimit -Hn)")
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return soft

@@ -1,0 +1,150 @@
+"""A table of ranks at the bottom of the terminal; their lines scroll by above it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.segment import Segment
+from rich.text import Text
+
+from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank_table import make_table
+from phalanx.jobs.writer import Writer
+
+_COLOURS = (36, 35, 32, 33, 34, 96, 95, 92, 93, 94)
+_BETWEEN_PRINTS_S = 0.1
+_MANY_BYTES = 1 << 16
+# Everything that could move the cursor; colours may stay.
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]|\x1b(?!\[[0-9;]*m)")
+
+
+class _Raw:
+    """Text that is printed as it is: rich would look at every character of it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, *_: object) -> Iterator[Segment]:
+        yield Segment(self._text)
+
+
+class LiveView:
+    """Draws on the terminal of stdout. No threads.
+
+    Args:
+        num_ranks: How many ranks there are.
+        name: What the job is called.
+    """
+
+    is_watching = True
+
+    def __init__(self, num_ranks: int, name: str) -> None:
+        self._console = Console()
+        self._title = f"phalanx run  {name}  {num_ranks} ranks"
+        self._began = self._printed_at = time.monotonic()
+        self._prefixes = [self._prefix(rank) for rank in range(num_ranks)]
+        self._ranks: Sequence[Rank] = []
+        self._lines: list[str] = []
+        self._num_bytes = 0
+        self._is_paused = False
+        self._live = self._start()
+
+    def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
+        """Print finished lines above the table."""
+        prefix = self._prefixes[rank]
+        for line in lines:
+            text = _UNSAFE.sub("", line.decode(errors="replace"))
+            self._lines.append(f"{prefix}{text}\x1b[0m\n" if "\x1b" in text else f"{prefix}{text}\n")
+            self._num_bytes += len(line)
+        if self._num_bytes > _MANY_BYTES or time.monotonic() - self._printed_at > _BETWEEN_PRINTS_S:
+            self._print()
+
+    def show_progress(self, rank: int, is_error: bool, text: bytes, is_rewritten: bool) -> None:
+        """Do nothing: the table has every rank's last line."""
+
+    def say(self, text: str) -> None:
+        """Print words of the launcher."""
+        self._lines.append(_UNSAFE.sub("", text) + "\n")
+        self._print()
+
+    def update(self, ranks: Sequence[Rank]) -> None:
+        """Draw the table anew."""
+        self._ranks = ranks
+        self._print()
+        if not self._is_paused:
+            self._live.update(self._table(), refresh=True)
+
+    def writers(self) -> Sequence[Writer]:
+        """Return none: a terminal is written at once."""
+        return ()
+
+    def is_full(self) -> bool:
+        """Tell whether somebody else has the terminal."""
+        return self._is_paused
+
+    def pause(self) -> None:
+        """Take the table away and leave the terminal to somebody else."""
+        if not self._is_paused:
+            self._print()
+            self._live.stop()
+            _set_echo_of_keys(True)
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Draw the table again."""
+        if self._is_paused:
+            self._is_paused = False
+            self._live = self._start()
+
+    def close(self) -> None:
+        """Take the table away; what was printed stays."""
+        self._is_paused = False
+        self._live.stop()
+        _set_echo_of_keys(True)
+        self._print()
+
+    def _start(self) -> Live:
+        live = Live(
+            self._table(),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        _set_echo_of_keys(False)
+        live.start(refresh=True)
+        return live
+
+    def _table(self) -> RenderableType:
+        seconds = int(time.monotonic() - self._began)
+        shown = f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
+        size = self._console.size
+        return make_table(self._ranks, f"{self._title}  {shown}", size.width, size.height) if self._ranks else Text("")
+
+    def _print(self) -> None:
+        self._printed_at = time.monotonic()
+        if self._lines and not self._is_paused:
+            text, self._lines, self._num_bytes = "".join(self._lines), [], 0
+            self._console.print(_Raw(text), end="", crop=False)
+
+    def _prefix(self, rank: int) -> str:
+        if self._console.color_system is None or self._console.no_color:
+            return f"[rank {rank}] "
+        return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[rank {rank}]\x1b[0m "
+
+
+def _set_echo_of_keys(is_on: bool) -> None:
+    """Let the terminal write "^C" where the cursor is, or not: it would push the table down."""
+    with contextlib.suppress(termios.error, ValueError):  # no terminal, as with --live into a file
+        attributes = termios.tcgetattr(sys.stdout.fileno())
+        attributes[3] = attributes[3] | termios.ECHOCTL if is_on else attributes[3] & ~termios.ECHOCTL
+        termios.tcsetattr(sys.stdout.fileno(), termios.TCSADRAIN, attributes)

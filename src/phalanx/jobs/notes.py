@@ -1,0 +1,80 @@
+"""What a rank tells the launcher before it ends badly, because an exit code says too little."""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+import traceback
+from dataclasses import asdict, dataclass
+
+from phalanx.errors import AbortedError, PeerError
+
+_LONGEST_TEXT = 500  # a note is written in one piece: a pipe takes 4096 bytes at once
+# What Gloo and torch's store say when the other end of a connection has gone.
+_LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why a rank ends.
+
+    Attributes:
+        text: Type and message of the exception, in a line.
+        place: File and line where the program was, or "".
+        exit_code: What it will end with, if nothing comes between.
+        is_consequence: Whether it only fails because another rank has.
+    """
+
+    text: str
+    place: str
+    exit_code: int
+    is_consequence: bool
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.place})" if self.place else self.text
+
+    def encode(self) -> bytes:
+        """Return it as bytes for a pipe."""
+        return json.dumps(asdict(self)).encode()
+
+
+def decode_note(data: bytes) -> Note | None:
+    """Read a note; None when it was not written to its end."""
+    try:
+        return Note(**json.loads(data))
+    except (ValueError, TypeError):
+        return None
+
+
+def describe_end(error: BaseException, exit_code: int) -> Note:
+    """Make the note for an exception that nobody has caught."""
+    if isinstance(error, SystemExit):
+        text = f"sys.exit({error.code!r})"
+    else:
+        text = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+    short = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
+    return Note(short, _place(error), exit_code, _is_consequence(error))
+
+
+def _place(error: BaseException) -> str:
+    """Say where the program was: its innermost line that is not in a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    libraries = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+    own = [frame for frame in frames if not frame.filename.startswith((*libraries, "<frozen"))]
+    if not own:
+        return ""
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}"
+
+
+def _is_consequence(error: BaseException | None) -> bool:
+    """Tell whether it, or what it was raised from, is another rank's failure."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, (PeerError, AbortedError)):
+            return True
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST_CONNECTION):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False

@@ -1,0 +1,78 @@
+"""A rank's output as lines: what a terminal would have shown of it, if something was rewritten in place.
+
+Progress bars write over themselves with carriage returns. Only the last form of such a line counts.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST_LINE_BYTES = 1 << 20  # longer ones are broken: nobody may fill the launcher's memory
+_SHOWN_BYTES = 400
+_MOVES = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")  # everything that is not colour
+_UP = re.compile(rb"\x1b\[[0-9]*A")
+
+
+class LineSplitter:
+    """One stream of one rank."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._redrawn = b""  # of several bars at once, which move the cursor up and down: the last that was drawn
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Tell whether the line that is not finished writes over itself."""
+        return bool(self._redrawn) or b"\r" in self._rest
+
+    def pending(self) -> bytes:
+        """Return the beginning of the line that is not finished, as it looks now."""
+        shown = _settle(self._rest) if b"\r" in self._rest else self._rest[:_SHOWN_BYTES]
+        return (shown or self._redrawn)[:_SHOWN_BYTES]
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what was read, and return the lines that are finished, without line ends."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        finished = self._settle_all(lines) if b"\r" in data or b"\x1b" in data or b"\r" in self._rest else lines
+        if b"\r" in rest:
+            rest = _forget_old_forms(rest)
+        elif len(rest) > LONGEST_LINE_BYTES:
+            finished, rest = [*finished, rest], b""
+        self._rest = rest
+        return finished
+
+    def finish(self) -> list[bytes]:
+        """Return the last line, if it had no end."""
+        last = _settle(self._rest)
+        self._rest = self._redrawn = b""
+        return [last] if last else []
+
+    def _settle_all(self, lines: list[bytes]) -> list[bytes]:
+        finished = []
+        for line in lines:
+            settled = _settle(line)
+            if _UP.search(line):  # several bars are being redrawn
+                self._redrawn = settled
+            elif settled or b"\r" not in line.rstrip(b"\r"):
+                self._redrawn = b""
+                finished.append(settled)
+        return finished
+
+
+def _settle(line: bytes) -> bytes:
+    """Return what is seen of a line in the end."""
+    line = line.removesuffix(b"\r")
+    if b"\x1b" in line:
+        line = _MOVES.sub(b"", line)
+    if b"\r" not in line:
+        return line
+    forms = [form for form in line.split(b"\r") if form]
+    return forms[-1].rstrip() if forms else b""
+
+
+def _forget_old_forms(rest: bytes) -> bytes:
+    """Keep only the last form of a line that writes over itself."""
+    head, _, last = rest.rpartition(b"\r")
+    if last:
+        return b"\r" + last[-LONGEST_LINE_BYTES:]
+    return b"\r" + head.rpartition(b"\r")[2][-LONGEST_LINE_BYTES:] + b"\r"

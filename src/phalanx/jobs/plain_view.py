@@ -1,0 +1,78 @@
+"""Output as lines with the rank in front, for files, pipes and those who like it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from phalanx.jobs.rank import Rank
+from phalanx.jobs.writer import Writer
+
+_BETWEEN_BARS_S = 5.0
+
+
+class PlainView:
+    """Lines of stdout go to stdout, lines of stderr to stderr; no line has another inside.
+
+    Args:
+        num_ranks: How many ranks there are.
+    """
+
+    is_watching = False
+
+    def __init__(self, num_ranks: int) -> None:
+        width = len(str(num_ranks - 1))
+        self._prefixes = [f"[{rank:{width}}] ".encode() for rank in range(num_ranks)]
+        self._out, self._err = Writer(1), Writer(2)
+        self._bars: dict[tuple[int, bool], tuple[float, bytes]] = {}  # when one was last shown, and how it looked
+        self._is_paused = False
+
+    def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
+        """Write finished lines."""
+        self._bars.pop((rank, is_error), None)
+        prefix = self._prefixes[rank]
+        self._writer(is_error).put(prefix + (b"\n" + prefix).join(lines) + b"\n")
+
+    def show_progress(self, rank: int, is_error: bool, text: bytes, is_rewritten: bool) -> None:
+        """Write how a progress bar looks now and then."""
+        if not is_rewritten:
+            return
+        now = time.monotonic()
+        shown_at, shown = self._bars.setdefault((rank, is_error), (now, b""))
+        if now - shown_at > _BETWEEN_BARS_S and text.strip() and text != shown:
+            self._bars[rank, is_error] = now, text
+            self._writer(is_error).put(self._prefixes[rank] + text + b"\n")
+
+    def say(self, text: str) -> None:
+        """Write to stderr."""
+        self._err.put(text.encode(errors="backslashreplace") + b"\n")
+
+    def update(self, ranks: Sequence[Rank]) -> None:
+        """Do nothing: lines are all there is."""
+
+    def writers(self) -> Sequence[Writer]:
+        """Return those of stdout and stderr."""
+        return self._out, self._err
+
+    def is_full(self) -> bool:
+        """Tell whether somebody reads too slowly."""
+        return self._is_paused or self._out.is_full() or self._err.is_full()
+
+    def pause(self) -> None:
+        """Leave the terminal to somebody else."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Take it back."""
+        self._is_paused = False
+
+    def close(self) -> None:
+        """Write what is left, however long that takes: the ranks are gone, and Ctrl-C works as usual."""
+        for writer in self.writers():
+            while writer.is_waiting():
+                writer.write_some(timeout_s=1)
+        sys.stdout.flush()
+
+    def _writer(self, is_error: bool) -> Writer:
+        return self._err if is_error else self._out

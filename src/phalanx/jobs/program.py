@@ -1,0 +1,121 @@
+"""What every rank shall run, found before any rank is started: a script, a folder, a zip archive or a module.
+
+Looks only: nothing of the program is imported, because it may import torch, which the launcher never does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.machinery
+import os
+import stat
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from phalanx.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was there when we looked.
+
+    Attributes:
+        kind: A file of Python; a folder or archive with a `__main__` in it; or a module, as with python -m.
+        target: Its path or name, as it was given.
+        arguments: What comes after it.
+    """
+
+    kind: Literal["script", "folder", "module"]
+    target: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        return self.target if self.kind == "module" else Path(self.target).stem or self.target
+
+    @property
+    def command(self) -> list[str]:
+        """How it would be started without ranks."""
+        return ["python", *(["-m"] if self.kind == "module" else []), self.target, *self.arguments]
+
+
+def find_program(target: str, arguments: Sequence[str], *, is_module: bool) -> Program:
+    """Find what a user has named.
+
+    Raises:
+        UsageError: It is not there, or can't be run.
+    """
+    if is_module:
+        _check_module(target)
+        return Program("module", target, tuple(arguments))
+    path = Path(target)
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        raise UsageError(f"{target}: no such file{_suggest_file(path)}") from None
+    if stat.S_ISDIR(mode):
+        if not any((path / name).is_file() for name in ("__main__.py", "__main__.pyc")):
+            raise UsageError(f"{target} is a folder without __main__.py; name a script in it")
+        return Program("folder", target, tuple(arguments))
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"{target}: you may not read this file")
+    if stat.S_ISREG(mode) and zipfile.is_zipfile(path):
+        return Program("folder", target, tuple(arguments))
+    return Program("script", target, tuple(arguments))
+
+
+def _suggest_file(path: Path) -> str:
+    try:
+        names = [entry.name + "/" * entry.is_dir() for entry in path.parent.iterdir()]
+    except OSError:
+        return f": there is no folder {path.parent}"
+    names = [name for name in names if name.endswith((".py", "/")) and not name.startswith(".")]
+    close = difflib.get_close_matches(path.name, names, n=3)
+    return f"; did you mean {' or '.join(str(path.parent / name) for name in close)}?" if close else ""
+
+
+def _check_module(name: str) -> None:
+    if name.endswith(".py") and Path(name).exists():
+        raise UsageError(f"-m takes the name of a module, not of a file: give {name} without -m")
+    search: list[str] | None = [os.getcwd(), *sys.path]
+    parts = name.split(".")
+    spec: importlib.machinery.ModuleSpec | None = None
+    for length in range(1, len(parts) + 1):
+        whole = ".".join(parts[:length])
+        spec = _find_spec(whole, search, is_top=length == 1)
+        if spec is None:
+            raise UsageError(f"no module named {whole}{_suggest_module(whole, search or [])}")
+        if spec.submodule_search_locations is None and length < len(parts):
+            raise UsageError(f"no module named {name}: {whole} is not a package")
+        search = list(spec.submodule_search_locations or [])
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    if is_package and _find_spec(f"{name}.__main__", search, is_top=False) is None:
+        raise UsageError(f"{name} is a package without __main__.py; name a module in it")
+
+
+def _find_spec(name: str, search: list[str] | None, *, is_top: bool) -> importlib.machinery.ModuleSpec | None:
+    """Ask Python's finders, without importing the packages above the module as importlib.util.find_spec would."""
+    spec = importlib.machinery.PathFinder.find_spec(name, search)
+    if spec is None and is_top:
+        search = None  # a finder that knows places of its own, as those of editable installs do
+    finders = sys.meta_path if spec is None else []
+    return spec or next((found for finder in finders if (found := finder.find_spec(name, search)) is not None), None)
+
+
+def _suggest_module(name: str, search: Sequence[str]) -> str:
+    parent, _, last = name.rpartition(".")
+    names: list[str] = []
+    for folder in [search[0]] if not parent and search else search:
+        try:
+            entries = list(Path(folder).iterdir())
+        except OSError:
+            continue
+        names += [entry.stem for entry in entries if entry.suffix == ".py" or (entry / "__init__.py").exists()]
+    close = difflib.get_close_matches(last, names, n=3)
+    shown = [f"{parent}.{each}" if parent else each for each in close]
+    return f"; did you mean {' or '.join(shown)}?" if shown else ""

@@ -1,0 +1,111 @@
+"""The pipes of one set of ranks: what they print, and what they tell before they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from phalanx.jobs.logs import Logs
+from phalanx.jobs.output import LineSplitter
+from phalanx.jobs.rank import Rank
+from phalanx.jobs.view import View
+
+_READ_BYTES = 1 << 16
+
+
+@dataclass
+class Stream:
+    """The launcher's end of stdout or stderr of a rank."""
+
+    rank: Rank
+    is_error: bool
+    descriptor: int
+    splitter: LineSplitter = field(default_factory=LineSplitter)
+    shown: bytes = b""  # of the line that is not finished, as it was last shown
+
+    def read(self, view: View, logs: Logs | None) -> bool:
+        """Read what is there and show it; tell whether more may come."""
+        try:
+            data = os.read(self.descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if logs is not None:
+            logs.write(self.rank.number, self.is_error, data)
+        self._show(self.splitter.feed(data) if data else self.splitter.finish(), view)
+        return bool(data)
+
+    def drain(self, view: View, logs: Logs | None) -> None:
+        """Read all that is left when nobody can write any more."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.descriptor, _READ_BYTES):
+                if logs is not None:
+                    logs.write(self.rank.number, self.is_error, data)
+                self._show(self.splitter.feed(data), view)
+        self._show(self.splitter.finish(), view)
+
+    def show_progress(self, view: View) -> None:
+        """Show the line that is not finished, if it has changed."""
+        pending = self.splitter.pending()
+        if pending.strip() and pending != self.shown:
+            self.shown = self.rank.last_line = pending
+        if pending:
+            view.show_progress(self.rank.number, self.is_error, pending, self.splitter.is_rewritten)
+
+    def _show(self, lines: Sequence[bytes], view: View) -> None:
+        if lines:
+            self.rank.last_line = lines[-1]
+            view.show_lines(self.rank.number, self.is_error, lines)
+
+
+@dataclass
+class Pipes:
+    """All pipes of one set of ranks.
+
+    Attributes:
+        streams: What ranks print.
+        notes: Where each rank's note comes from, in rank order.
+        theirs: The ranks' ends: stdout, stderr and note of each, in rank order.
+    """
+
+    streams: list[Stream]
+    notes: list[int]
+    theirs: list[int]
+
+    def close_theirs(self) -> None:
+        """Close the ranks' ends here, when they have their own."""
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+
+@contextlib.contextmanager
+def open_pipes(ranks: Sequence[Rank]) -> Iterator[Pipes]:
+    """Make the pipes, and close them in the end."""
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for _ in ranks:
+            for _ in range(3):
+                reader, writer = os.pipe()
+                os.set_blocking(reader, False)
+                ours.append(reader)
+                theirs.append(writer)
+        streams = [
+            Stream(rank, is_error, ours[3 * rank.number + is_error]) for rank in ranks for is_error in (False, True)
+        ]
+        yield Pipes(streams, ours[2::3], theirs)
+    finally:
+        for descriptor in (*ours, *theirs):
+            os.close(descriptor)
+
+
+def open_stdin() -> int:
+    """Return what ranks shall read: the launcher's own input, but nothing if that is a terminal.
+
+    Ranks are in process groups of their own, and the kernel stops such a group when it reads from the terminal.
+    """
+    with contextlib.suppress(OSError):  # closed by whoever started the launcher
+        if not os.isatty(0):
+            return os.dup(0)
+    return os.open(os.devnull, os.O_RDONLY)

@@ -1,0 +1,62 @@
+"""Writing to a stream of the launcher without ever waiting for whoever reads it."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections import deque
+
+_ENOUGH_BYTES = 1 << 18
+_PIPE_PIECE_BYTES = 4096  # a pipe or terminal that can be written takes this much at once
+_FILE_PIECE_BYTES = 1 << 20
+
+
+class Writer:
+    """A queue in front of a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.is_broken = False  # whoever read it is gone
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._piece_bytes = _PIPE_PIECE_BYTES
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self._piece_bytes = _FILE_PIECE_BYTES
+        except OSError:  # closed by whoever started the launcher
+            self.is_broken = True
+
+    def put(self, data: bytes) -> None:
+        """Add whole lines; as much as possible is written at once."""
+        if not self.is_broken:
+            self._queue.append(data)
+            self._queued_bytes += len(data)
+            self.write_some()
+
+    def is_waiting(self) -> bool:
+        """Tell whether something is left to write."""
+        return bool(self._queue) and not self.is_broken
+
+    def is_full(self) -> bool:
+        """Tell whether no more should be put in for now."""
+        return self.is_waiting() and self._queued_bytes > _ENOUGH_BYTES
+
+    def write_some(self, timeout_s: float = 0) -> None:
+        """Write until the descriptor takes no more, or nothing is left.
+
+        Args:
+            timeout_s: How long to wait for it to take something.
+        """
+        try:
+            while self._queue and self._poll.poll(timeout_s * 1000):
+                data = self._queue.popleft()
+                num_written = os.write(self.descriptor, data[: self._piece_bytes])
+                self._queued_bytes -= num_written
+                if num_written < len(data):
+                    self._queue.appendleft(data[num_written:])
+        except OSError:
+            self.is_broken = True
+            self._queue.clear()

@@ -1,0 +1,94 @@
+"""Ending what ranks leave behind: their children, and daemons that have left every process group and session.
+
+A process that adopts orphans gets them all as children, sooner or later: it ends its children until it has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Container
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+# Helpers of multiprocessing and torch tidy up by themselves when their process is gone: they get the time for it.
+ASK_AFTER_S = 0.1
+KILL_AFTER_S = 0.5
+_GIVE_UP_AFTER_S = 10.0  # a process that survives SIGKILL this long hangs in the kernel
+_BETWEEN_LOOKS_S = 0.002
+
+
+def adopt_orphans() -> None:
+    """Make descendants whose parents die children of this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def own_children() -> list[int]:
+    """Return the ids of this process's children, dead ones that nobody has waited for too."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread ended while we looked
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def end_children(keep: Container[int] = ()) -> None:
+    """End all children but some, and their children, until there are none; returns when they are gone."""
+    began = time.monotonic()
+    asked: set[int] = set()
+    while left := [pid for pid in own_children() if pid not in keep and not _reap(pid)]:
+        age_s = time.monotonic() - began
+        if age_s > _GIVE_UP_AFTER_S:
+            return
+        for pid in left:
+            if age_s > KILL_AFTER_S:
+                _send(pid, signal.SIGKILL)
+            elif age_s > ASK_AFTER_S and pid not in asked:
+                asked.add(pid)
+                _send(pid, signal.SIGTERM)
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+class Undertaker:
+    """Ends the process groups of ranks that have ended while others go on."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, float] = {}  # process group to when its rank ended
+
+    def is_busy(self) -> bool:
+        """Tell whether to call `look` again soon."""
+        return bool(self._groups)
+
+    def expect(self, group: int) -> None:
+        """Take over the process group of a rank that has just ended."""
+        self._groups[group] = time.monotonic()
+
+    def look(self) -> None:
+        """End what has had its time."""
+        members: dict[int, list[int]] = {group: [] for group in self._groups}
+        for pid in own_children():
+            with contextlib.suppress(ProcessLookupError):
+                members.get(os.getpgid(pid), []).append(pid)
+        for group, pids in members.items():
+            age_s = time.monotonic() - self._groups[group]
+            for pid in pids:
+                if age_s > ASK_AFTER_S:
+                    _send(pid, signal.SIGKILL if age_s > KILL_AFTER_S else signal.SIGTERM)
+            if not pids and age_s > KILL_AFTER_S:
+                del self._groups[group]
+
+
+def _reap(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,182 @@
+"""When a rank fails: who is blamed, what the others hear, and the exit code."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.launching import lines_of, phalanx_run, write_script
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_first_failure_is_told_and_the_others_are_freed(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import time, torch, phalanx
+        group = phalanx.connect()
+        half = group.split([0, 2])if group.rank in (0, 2) else None
+        group.barrier()
+        if group.rank == 2:
+            time.sleep(0.3)  # the others shall wait for it already
+            raise ValueError("bad batch")
+        if group.rank == 0:
+            half.all_reduce(torch.ones(3))
+        if group.rank == 1:
+            group.all_reduce(torch.ones(3))
+        while True:
+            time.sleep(0.01)
+        """,
+        "train.py",
+    )
+    began = time.monotonic()
+    result = phalanx_run("-n", 4, "--grace", "0.5", script)
+    assert time.monotonic() - began < 10
+    assert result.returncode == 1
+    block = result.stderr[result.stderr.index("phalanx run:") :]
+    assert block.splitlines()[0] == "phalanx run: rank 2 of 4 failed: ValueError: bad batch (train.py:8)"
+    assert re.search(r"freed +rank 0, in all_reduce #1, .*train.py:10", block)
+    assert re.search(r"freed +rank 1, in all_reduce #2, .*train.py:12", block)
+    assert re.search(r"ended +rank 3 by SIGTERM, computing", block)
+    assert block.splitlines()[-1] == "  exit code   1"
+    for rank in (0, 1):
+        assert "raised: ValueError: bad batch (train.py:8)" in "\n".join(lines_of(result.stderr, rank))
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        ("sys.exit(3)", 3, "rank 1 of 3 failed: sys.exit(3) (program.py:5)"),
+        ("sys.exit('no data')", 1, "rank 1 of 3 failed: sys.exit('no data') (program.py:5)"),
+        ("os._exit(7)", 7, "rank 1 of 3 ended with exit code 7"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 1 of 3 was killed by SIGKILL (signal 9)"),
+        ("os.kill(os.getpid(), 11)", 139, "rank 1 of 3 was killed by SIGSEGV (signal 11)"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["phalanx", "gloo"])
+def test_the_exit_code_is_that_of_the_rank_to_blame(
+    backend: str, end: str, code: int, words: str, tmp_path: Path
+) -> None:
+    script = write_script(
+        tmp_path,
+        f"""
+        import os, sys, torch, torch.distributed as dist
+        dist.init_process_group({backend!r})
+        if dist.get_rank() == 1:
+            {end}
+        dist.all_reduce(torch.ones(3))
+        """,
+    )
+    result = phalanx_run("-n", 3, script)
+    assert (result.returncode, words) == (code, words), result.stderr
+    assert f"phalanx run: {words}\n" in result.stderr
+
+
+def test_an_error_raised_because_of_another_rank_is_not_to_blame(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, sys, phalanx
+        group = phalanx.connect()
+        group.barrier()
+        if group.rank == 1:
+            import time; time.sleep(0.2); os._exit(5)
+        try:
+            group.barrier()
+        except phalanx.PeerError as error:
+            raise RuntimeError("training failed") from error
+        """,
+    )
+    result = phalanx_run("-n", 3, script)
+    assert result.returncode == 5, result.stderr
+    assert "rank 1 of 3 ended with exit code 5" in result.stderr
+
+
+def test_a_rank_that_never_connects_is_named(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, phalanx
+        if os.environ["RANK"] != "1":
+            phalanx.connect().barrier()
+        """,
+    )
+    result = phalanx_run("-n", 2, script)
+    assert result.returncode == 1
+    assert "rank 1" in "\n".join(lines_of(result.stderr, 0))
+    assert "PeerDiedError" in result.stderr
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, signal, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.environ["RANK"] == "1":
+            sys.exit(4)
+        while True:
+            time.sleep(0.01)
+        """,
+    )
+    result = phalanx_run("-n", 2, "--grace", "0.2", script)
+    assert result.returncode == 4
+    assert re.search(r"ended +rank 0 by SIGKILL, computing", result.stderr)
+
+
+def test_ranks_are_started_again_after_a_failure(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, sys, torch, torch.distributed as dist, phalanx
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        print("attempt", attempt, os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
+        group = phalanx.connect()
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if group.rank == 1 and attempt < int(sys.argv[1]):
+            raise OSError("not yet")
+        group.barrier()
+        dist.destroy_process_group()
+        """,
+    )
+    logs = tmp_path / "logs"
+    result = phalanx_run("-n", 2, "--restart", 2, "--log-dir", logs, script, 2)
+    assert result.returncode == 0, result.stderr
+    assert lines_of(result.stdout, 0) == ["attempt 0 2", "attempt 1 2", "attempt 2 2"]
+    assert (logs / "rank-0.out").read_text() == "attempt 0 2\nattempt 1 2\nattempt 2 2\n"
+    told = "phalanx run: rank 1 of 2 failed: OSError: not yet (program.py:9); starting all again (1 of 2)\n"
+    assert told in result.stderr
+
+    result = phalanx_run("-n", 2, "--restart", 1, script, 5)
+    assert result.returncode == 1
+    assert result.stderr.count("starting all again") == 1
+    assert "phalanx run: rank 1 of 2 failed: OSError: not yet (program.py:9)\n" in result.stderr
+
+
+def test_when_the_time_is_up_every_rank_is_described(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import sys, time, torch, phalanx
+        group = phalanx.connect()
+        if group.rank == 0:
+            group.all_reduce(torch.ones(3))
+        if group.rank == 1:
+            sys.exit()
+        while True:
+            time.sleep(0.01)
+        """,
+    )
+    script.write_text(script.read_text().replace("sys.exit()", "time.sleep(99)"))
+    result = phalanx_run("-n", 3, "--timeout", "4", "--grace", "0.2", script)
+    assert result.returncode == 124
+    told = result.stderr[result.stderr.index("phalanx run: the job was not done after 4 s") :]
+    assert re.search(r"rank 0 is in all_reduce #1, .*program.py:5, for ranks 1-2\n", told)
+    assert "  rank 1 computes\n" in told
+    assert "phalanx run: ended after 4 s\n" in told
+    assert told.endswith("  exit code   124\n")

@@ -77,7 +77,7 @@ std::uint32_t TraceFile::add_group(const Layout& layout, int rank) noexcept {
   record->num_ranks = header.num_ranks;
   record->rank = rank;
   std::memcpy(record->nonce, header.nonce, sizeof(record->nonce));
-  std::strncpy(record->name, header.name, sizeof(record->name) - 1);
+  std::memcpy(record->name, header.name, sizeof(record->name) - 1);
   commit(record, RecordKind::kGroup);
   return number;
 }

@@ -332,8 +332,11 @@ class AsleepForMail {
     journal_.begin_sleep(transfer->call, transfer->tag);
     is_told_ = true;
   }
-  // It got what it slept for.
-  bool wake_up() noexcept { return is_over_ = true; }
+  // It is done; if that is because of trouble, whoever noticed it, what it slept for stays to be seen.
+  bool wake_up(const Transfer* transfer) noexcept {
+    is_over_ = transfer == nullptr || !transfer->trouble;
+    return true;
+  }
   ~AsleepForMail() {
     if (is_told_ && is_over_) journal_.end_sleep();
     if (is_told_ && !is_over_) journal_.keep_sleep();
@@ -396,9 +399,9 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
   Deadline deadline(deadline_ns);
   for (;;) {
     const std::uint32_t word = bell.word.load(kOrder);
-    if (try_once()) return asleep.wake_up();
+    if (try_once()) return asleep.wake_up(transfer.get());
     check_trouble(transfer);
-    if (done()) return asleep.wake_up();
+    if (done()) return asleep.wake_up(transfer.get());
     const std::int64_t left = deadline.left_ns();
     if (left <= 0) return false;
     if (Endpoint::interrupted != nullptr && Endpoint::interrupted())

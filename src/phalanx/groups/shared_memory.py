@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typing_extensions
 from torch.utils.dlpack import from_dlpack
 
 from phalanx.collectives import Timeout
@@ -26,12 +27,16 @@ from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.tracing import join_recording
-from phalanx.launch.context import current_context, has_failed
+from phalanx.launch.context import current_context, has_failed, on_failure
 from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
-# A call's place in an error is the user's line, not one of ours or of torch's.
-_LIBRARY_FOLDERS = [str(Path(__file__).resolve().parents[1]), str(Path(torch.__file__).parent)]
+# A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
+_LIBRARY_FOLDERS = [
+    str(Path(__file__).resolve().parents[1]),
+    str(Path(torch.__file__).parent),
+    typing_extensions.__file__,
+]
 
 
 class SharedMemoryGroup(RankEndpoint):
@@ -354,7 +359,14 @@ def _close_at_exit(group: SharedMemoryGroup) -> None:
     if not _living:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
+    on_failure(_fail_all)
     _living.add(group)
+
+
+def _fail_all(why: str) -> None:
+    """Break all groups of the calling rank: also those that its launcher does not know."""
+    for group in living_groups():
+        group.fail(why)
 
 
 def _close_all() -> None:

@@ -24,7 +24,8 @@ from phalanx.jobs.main_module import run_main, without_own_frames
 from phalanx.jobs.notes import describe_end
 from phalanx.jobs.program import Program
 from phalanx.launch import zygote
-from phalanx.launch.context import LaunchContext, mark_failed, set_process_context
+from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
+from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.rank_process import Job, become_rank, die_with_parent, flush_streams
 
 _INTERRUPTED = -signal.SIGINT  # Python then dies of the signal itself, so that a shell sees it
@@ -127,7 +128,8 @@ def _run(program: Program, teller: _Teller) -> int:
 
 def _fail(error: BaseException, status: int, teller: _Teller) -> None:
     error.__traceback__ = without_own_frames(error.__traceback__)
-    mark_failed(error)  # peers shall hear from the launcher why, not see this rank leave
+    mark_failed(error)  # peers shall hear why, not see this rank leave
+    tell_peers(describe_exception(error))
     teller.tell(error, status)
 
 

@@ -66,6 +66,21 @@ def mark_failed(error: BaseException) -> None:
         context.failure = error
 
 
+_listeners: list[Callable[[str], None]] = []
+
+
+def on_failure(tell: Callable[[str], None]) -> None:
+    """Have a function called, once for all ranks of this process, with the reason when one of them fails."""
+    if tell not in _listeners:
+        _listeners.append(tell)
+
+
+def tell_peers(why: str) -> None:
+    """Free those that wait for this rank, with the reason why it will not come."""
+    for tell in _listeners:
+        tell(why)
+
+
 def has_failed() -> bool:
     """Tell whether this process is a rank whose function raised."""
     return any(context.failure is not None for context in _of_process)

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.diagnosis.observer import Observer
 from phalanx.engine import GroupSegment
 from phalanx.errors import RankFailedError, UsageError
 from phalanx.launch.nursery import shared_zygote
@@ -161,6 +162,8 @@ class _Watch:
         event = pickle.loads(message)
         if event[0] == "started":
             self._pids = event[1]
+            for rank, pid in self._pids.items():
+                self._segment.launched(rank, pid)
         else:
             self._end(event[1], event[2])
 
@@ -169,11 +172,20 @@ class _Watch:
         self._segment.declare_dead(rank, status)
         if rank in self._reports or rank in self._failures or self._drain(rank):
             return
+        self._tell_other_groups(rank, status)
         failure = Failure(rank, None, status)
         if self._limits.tolerate_losses:
             self._lost[rank] = rank_failed(failure, self._num_ranks)
         else:
             self._fail(failure, "")
+
+    def _tell_other_groups(self, rank: int, status: int) -> None:
+        """Say how a rank died also in groups made later: they have memory of their own, which survivors hold open."""
+        if rank in self._pids:
+            observer = Observer()
+            observer.look([self._pids[other] for other in self._running if other in self._pids])
+            observer.declare_dead(self._pids[rank], status)
+            observer.close()
 
     def _drain(self, rank: int) -> bool:
         """Read what a rank that has just ended still has in its pipe."""

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from phalanx.launch.context import LaunchContext, mark_failed, set_process_context
+from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
+from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.sending import pack, pack_exception
 from phalanx.settings import replace_environment
 
@@ -119,16 +120,22 @@ def _run(job: Job) -> Report:
     except SystemExit as request:
         if request.code in (None, 0):
             return Report(result=pack(None))
-        return describe_failure(request)
+        return _report_failure(request)
     except BaseException as error:
-        mark_failed(error)  # peers shall hear from the launcher why, not see this rank leave
-        return describe_failure(error)
+        return _report_failure(error)
+
+
+def _report_failure(error: BaseException) -> Report:
+    mark_failed(error)  # peers shall hear why, not see this rank leave
+    report = describe_failure(error)
+    tell_peers(report.description)
+    return report
 
 
 def describe_failure(error: BaseException) -> Report:
     """Pack an exception so that the caller of spawn() can raise it."""
     text = "".join(traceback.format_exception(error))
-    description = traceback.format_exception_only(error)[-1].strip()
+    description = describe_exception(error)
     return Report(exception=pack_exception(error), description=description, traceback=text)
 
 

@@ -7,7 +7,6 @@ import contextlib
 import copy
 import functools
 import inspect
-import sys
 import threading
 import unittest
 import warnings
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.launch.context import current_context, mark_failed
+from phalanx.launch.context import current_context, mark_failed, tell_peers
 from phalanx.testing.faults import RankLost, unstruck
 from phalanx.testing.left_behind import find_threads, note_threads
 from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
@@ -141,7 +140,7 @@ class RankTest:
             self.debug(failure, report)
         if not self.is_thread:
             mark_failed(error)  # this rank must not look as if it left its groups in good order
-        _tell_peers(report.headline)
+        tell_peers(report.headline)
         return report
 
     def run_async(self, awaitable: Awaitable[Any]) -> Any:
@@ -166,11 +165,3 @@ def _plain_function(item: Any, instance: Any) -> Callable[..., Any]:
     if instance is not None and inspect.ismethod(function) and function.__self__ is not instance:
         return function.__func__.__get__(instance)  # type: ignore[no-any-return]
     return function
-
-
-def _tell_peers(headline: str) -> None:
-    """Free the ranks that wait for this one, with the reason."""
-    groups: Any = sys.modules.get("phalanx.groups.shared_memory")
-    if groups is not None:
-        for group in groups.living_groups():
-            group.fail(headline)

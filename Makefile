@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyproject.toml constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench sanitize stress upstream frameworks clean
+.PHONY: demo test check bench sanitize stress faults upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.built
@@ -26,6 +26,10 @@ sanitize:
 
 stress: $(VENV)/.built
 	@$(BIN)/python -m pytest -q tests/stress
+
+# Every operation with every fault on four ranks: does each survivor name the culprit?
+faults: $(VENV)/.built
+	@$(BIN)/phalanx faults
 
 # torch's own distributed tests against phalanx: all modes and world sizes, or MODE=plain|gloo and WORLD=2|3|4|8.
 MODE ?= plain gloo

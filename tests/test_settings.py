@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phalanx.errors import UsageError
@@ -11,6 +13,7 @@ from phalanx.settings import (
     copy_environment,
     read_placement,
     read_settings,
+    record_folder,
     torch_threads,
 )
 
@@ -80,3 +83,10 @@ def test_mpich_places_by_the_parent_process() -> None:
 def test_a_contradictory_placement_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="the rank must be from 0 to the size less 1"):
         read_placement(environment, parent=1)
+
+
+def test_flight_records_lie_in_the_cache_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert record_folder({}) == Path("/cache/phalanx/records")
+    assert record_folder({"PHALANX_RECORD_DIR": "/elsewhere"}) == Path("/elsewhere")
+    assert record_folder({"PHALANX_RECORD_DIR": ""}) == Path("/cache/phalanx/records")

@@ -108,7 +108,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
   member.is_thread.store(is_thread);
   member.start_ticks.store(process_start_ticks(getpid()));
   member.pid_namespace.store(own_pid_namespace());
-  member.thread.store(reinterpret_cast<std::uint64_t>(pthread_self()));
+  member.thread.store(static_cast<std::uint64_t>(syscall(SYS_gettid)));
   MemberState absent = MemberState::kAbsent;
   if (!member.state.compare_exchange_strong(absent, MemberState::kPresent))
     throw std::runtime_error("rank " + std::to_string(rank) + " of this group was declared dead before it came");

@@ -58,7 +58,7 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::uint32_t> is_thread;
   std::atomic<std::uint64_t> start_ticks;  // tells a rank from a later process with the same pid
   std::atomic<std::uint64_t> pid_namespace;  // a pid of another namespace means nothing here
-  std::atomic<std::uint64_t> thread;         // that made the endpoint, as Python counts threads
+  std::atomic<std::uint64_t> thread;         // that made the endpoint, as the kernel counts threads
   std::atomic<std::int32_t> launched_pid;    // known before it joins, if a launcher started it
   std::atomic<std::uint32_t> is_debugged;    // it stands at a breakpoint: deadlines stand still
 };

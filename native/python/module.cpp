@@ -113,6 +113,8 @@ NB_MODULE(_native, m) {
   m.attr("MAX_RANKS") = kMaxRanks;
   m.def("usable_cores", &usable_cores);
   m.def("available_memory_bytes", &available_memory_bytes);
+  m.def("signal_thread", [](int pid, int thread, int number) { return syscall(SYS_tgkill, pid, thread, number) == 0; },
+        "pid"_a, "thread"_a, "number"_a);
 
   nb::class_<Segment>(m, "Segment")
       .def_prop_ro("descriptor", &Segment::descriptor)

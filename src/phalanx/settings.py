@@ -157,3 +157,9 @@ def trace_folder() -> Path | None:
 def terminal_desk() -> str:
     """Return where ranks ask for the terminal (PHALANX_TERMINAL, set by `phalanx run`); empty when nobody lends it."""
     return os.environ.get("PHALANX_TERMINAL", "")
+
+
+def record_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where flight records of failed jobs are kept (PHALANX_RECORD_DIR)."""
+    given = environment.get("PHALANX_RECORD_DIR")
+    return Path(given) if given else cache_folder() / "records"

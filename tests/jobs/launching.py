@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from phalanx.engine import create_group_segment
+from phalanx.jobs.program import Program
+from phalanx.jobs.rank import Rank
+from phalanx.jobs.script import RankTask, run_script_rank
+from phalanx.jobs.streams import open_pipes
+from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.rank_process import Job
 from tests import leftovers
 
 COMMAND = [sys.executable, "-c", "from phalanx.cli.run import run; run(prog_name='phalanx run')"]
@@ -32,6 +41,34 @@ def started_job(*arguments: object, **options: Any) -> Iterator[subprocess.Popen
             yield launcher
         finally:
             launcher.kill()
+
+
+def run_one_rank(zygote: ZygoteClient, program: Program) -> tuple[str, str, int]:
+    """Run a program as the only rank; return what it printed and how it ended."""
+    world = create_group_segment("world", 1, crowd=1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(LIMIT_S)
+    job = Job(
+        num_ranks=1,
+        payload=pickle.dumps(RankTask(program, [{}], 1024)),
+        environment=dict(os.environ),
+        folder=os.getcwd(),
+        path=[],
+        arguments=[],
+        meeting="nowhere",
+        num_threads=1,
+        entry=run_script_rank,
+        num_shared=2,
+    )
+    with ours, open_pipes([Rank(0)]) as pipes, open(os.devnull) as stdin:
+        with theirs:
+            zygote.start(job, [theirs.fileno(), world.descriptor, stdin.fileno(), *pipes.theirs])
+        pipes.close_theirs()
+        events = [pickle.loads(ours.recv(1 << 16)) for _ in range(3)]
+        out, err = (os.read(stream.descriptor, 1 << 16).decode() for stream in pipes.streams)
+    world.close_descriptor()
+    assert [event[0] for event in events] == ["started", "ended", "buried"]
+    return out, err, events[1][2]
 
 
 def write_script(folder: Path, text: str, name: str = "program.py") -> Path:

@@ -160,7 +160,6 @@ def test_an_interrupt_while_torch_is_imported_ends_the_job(tmp_path: Path) -> No
     with started_job("-n", 1, script) as launcher:
         assert leftovers.wait_until(lambda: len(descendants(launcher.pid)) == 1, 10)
         pids = descendants(launcher.pid)
-        time.sleep(0.1)  # the launcher takes signals once it has started the other process
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=15)
         assert (launcher.returncode, out) == (130, "")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import time
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
-from tests.jobs.launching import lines_of, phalanx_run, started_job, write_script
+from tests.jobs.launching import COMMAND, LIMIT_S, lines_of, phalanx_run, started_job, write_script
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +34,7 @@ def test_lines_are_whole_and_go_where_they_belong(tmp_path: Path) -> None:
     logs = tmp_path / "new" / "logs"
     result = phalanx_run("-n", 11, "--log-dir", logs, script, text=False)
     assert result.returncode == 0
-    out = result.stdout.splitlines()
+    out, err = cast(bytes, result.stdout).splitlines(), cast(bytes, result.stderr).splitlines()
     for rank in range(11):
         prefix = b"[%2d] " % rank
         mine = [line.removeprefix(prefix) for line in out if line.startswith(prefix)]
@@ -40,7 +43,7 @@ def test_lines_are_whole_and_go_where_they_belong(tmp_path: Path) -> None:
         assert raw.endswith(b"\nno end")
         assert mine[:2] == [b"%d:0:" % rank + b"x" * 200, b"%d:1:" % rank + b"x" * 200]
         assert mine[-4:] == [b"\xff\x00 binary", b"\x1b[31mred\x1b[0m", b"y" * 300_000, b"no end"]
-        errors = [line for line in result.stderr.splitlines() if line.startswith(prefix)]
+        errors = [line for line in err if line.startswith(prefix)]
         assert errors == [prefix + b"error %d:%d" % (rank, number) for number in range(300)]
     assert len(out) == 11 * 304
 
@@ -74,9 +77,10 @@ def test_a_rank_that_prints_very_much_fills_no_memory(tmp_path: Path) -> None:
         assert launcher.stdout is not None
         time.sleep(2)  # nobody reads: everything stands still
         peak = _peak_memory(launcher.pid)
-        assert launcher.stdout.read(10).startswith(b"[0] z")
+        output = cast(IO[bytes], launcher.stdout)
+        assert output.read(10).startswith(b"[0] z")
         num_bytes = 10
-        while data := launcher.stdout.read(1 << 20):
+        while data := output.read(1 << 20):
             num_bytes += len(data)
         assert num_bytes == 200 * 10_000 * 104
         assert launcher.wait(10) == 0
@@ -107,3 +111,13 @@ def test_all_is_well_is_no_news(tmp_path: Path) -> None:
     result = phalanx_run("-n", 2, script)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert lines_of(result.stdout, 0) == []
+
+
+def test_a_launcher_without_streams_runs_its_job(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import sys; print('x'); open(sys.argv[1], 'w').close()")
+    command = shlex.join([*COMMAND, "-n", "1", str(script), str(tmp_path / "ran")])
+    assert subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], check=False, timeout=LIMIT_S).returncode == 0
+    assert (tmp_path / "ran").exists()
+    shell = ["sh", "-c", f"{command} >/dev/full"]
+    full = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert (full.returncode, full.stderr) == (0, "phalanx run: output is lost from here on: No space left on device\n")

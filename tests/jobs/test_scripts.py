@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.jobs.launching import lines_of, phalanx_run, write_script
+from phalanx.jobs.program import Program
+from phalanx.launch.nursery import ZygoteClient
+from tests.jobs.launching import lines_of, phalanx_run, run_one_rank, write_script
 
 pytestmark = pytest.mark.slow
 
@@ -128,16 +131,24 @@ _ENDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[ZygoteClient]:
+    """One process to fork all ranks from: importing torch takes longer than the tests."""
+    program = "import sys; from phalanx.jobs.script import be_zygote; be_zygote(int(sys.argv[1]), sys.argv[2:])"
+    client = ZygoteClient(program, ["torch", "phalanx.groups"], is_apart=True)
+    yield client
+    client.close()
+
+
 @pytest.mark.parametrize("how", _ENDS)
-def test_a_script_ends_as_under_python(how: str, tmp_path: Path) -> None:
+def test_a_script_ends_as_under_python(how: str, tmp_path: Path, zygote: ZygoteClient) -> None:
     script = write_script(tmp_path, _ENDS[how])
     files = [tmp_path / name for name in ("ours", "ours2", "theirs", "theirs2")]
-    ours = phalanx_run("-n", "1", script, files[0])
+    out, err, status = run_one_rank(zygote, Program("script", str(script), (str(files[0]),)))
     alone = subprocess.run([sys.executable, script, files[2]], capture_output=True, text=True, check=False)
-    expected = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
-    assert ours.returncode == expected, ours.stderr
-    assert lines_of(ours.stdout, 0) == alone.stdout.splitlines()
-    assert lines_of(ours.stderr, 0) == alone.stderr.splitlines()
+    assert status == (alone.returncode if alone.returncode >= 0 else 256 - alone.returncode)
+    assert out == alone.stdout
+    assert err == alone.stderr
     assert [file.read_text() for file in files[:2] if file.exists()] == [
         file.read_text() for file in files[2:] if file.exists()
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import click
 
 from phalanx.cli.bench import bench
@@ -15,7 +13,7 @@ from phalanx.cli.upstream import upstream
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(importlib.metadata.version("phalanx"), prog_name="phalanx")
+@click.version_option(package_name="phalanx", prog_name="phalanx")
 def main() -> None:
     """Distributed PyTorch on the machine in front of you."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,5 +94,9 @@ def _make_job(  # noqa: PLR0913
         max_restarts=max_restarts,
         log_folder=log_folder,
         trace_folder=trace_folder,
-        is_live=sys.stdout.isatty() and sys.stderr.isatty() if is_live is None else is_live,
+        is_live=_is_capable_terminal(environment) if is_live is None else is_live,
     )
+
+
+def _is_capable_terminal(environment: dict[str, str]) -> bool:
+    return os.isatty(1) and os.isatty(2) and environment.get("TERM", "dumb") != "dumb"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from phalanx.diagnosis import words
+from phalanx.diagnosis.lateness import MESSAGES, broken_message, held_up_ranks, is_cut_off, is_elsewhere, late_ranks
 from phalanx.diagnosis.scene import Facts, Row, Scene
 from phalanx.errors import (
     AbortedError,
@@ -22,6 +23,8 @@ from phalanx.errors import (
     SharedMemoryError,
     UsageError,
 )
+
+__all__ = ["describe_missing", "explain", "late_ranks"]
 
 
 def explain(facts: Facts, scene: Scene) -> PhalanxError:
@@ -95,18 +98,20 @@ _FIELDS = (
 
 
 def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
-    if _is_elsewhere(facts):
-        earlier = scene.entries[scene.rank] if scene.entries else None
-        if earlier is None:
+    entries = {rank: entry for rank, entry in enumerate(scene.entries) if entry is not None}
+    mine = entries.get(scene.rank)
+    where = ""
+    if is_elsewhere(facts):
+        if not entries:
             return _elsewhere(MismatchError, "ranks called different things", facts, scene)
-        # This rank has left that operation without having to look at the others; now it knows.
-        facts = {**facts, "operation": earlier["operation"], "seq": facts["fault_seq"]}
-    if facts["operation"] in ("send", "recv"):
+        if mine is None:
+            where = f"the group broke in operation #{facts['fault_seq']}, where "
+        else:  # this rank has left that operation without having to look at the others; now it knows
+            facts = {**facts, "operation": mine["operation"], "seq": facts["fault_seq"]}
+    elif facts["operation"] in MESSAGES:
         return _message_mismatch(facts, scene)
     if facts["text"].startswith("sizes "):
         return _size_mismatch(facts, scene)
-    entries = {rank: entry for rank, entry in enumerate(scene.entries) if entry is not None}
-    mine = entries.get(scene.rank)
     field, advice = "operation", _FIELDS[0][2]
     for key, label, hint in _FIELDS:
         if len({repr(entry[key]) for entry in entries.values()}) > 1:
@@ -115,16 +120,18 @@ def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     others: dict[str, list[int]] = {}
     for rank, entry in entries.items():
         if mine is None or words.call(entry) != words.call(mine):
-            where = f", {words.place(entry['location'])}" if entry["location"] else ""
-            others.setdefault(f"called {words.call(entry)}{where}", []).append(rank)
+            others.setdefault(_called(entry), []).append(rank)
     pairs = [
         ("differs", f"{scene.process(ranks[0]) if len(ranks) == 1 else words.rank_list(ranks)} {text}")
         for text, ranks in others.items()
     ]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
-    return _error(
-        MismatchError, f"ranks disagree on {field}", lines, facts, scene, _minority(entries), f"different {field}"
-    )
+    headline = f"{where}ranks disagree on {field}"
+    return _error(MismatchError, headline, lines, facts, scene, _minority(entries), f"different {field}")
+
+
+def _called(entry: Row) -> str:
+    return f"called {words.call(entry)}" + (f", {words.place(entry['location'])}" if entry["location"] else "")
 
 
 def _minority(entries: Mapping[int, Row]) -> list[int]:
@@ -141,12 +148,24 @@ def _minority(entries: Mapping[int, Row]) -> list[int]:
 def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     _, sent, expected = facts["text"].split()
     sender, receiver = facts["culprit"], facts["reporter"]
-    lines = _lines(
-        ("here", _here(facts, scene)),
-        ("differs", f"{scene.process(sender)} sends {sent} bytes, rank {receiver} has room for {expected}"),
-        ("do", "let rank i's input split for rank j equal rank j's output split for rank i"),
-    )
-    return _error(MismatchError, "ranks disagree on split sizes", lines, facts, scene, [sender], "different size")
+    odd = _odd_one_out(scene.entries, (sender, receiver))
+    entry = None if odd is None else scene.entries[odd]
+    told = f"sends {sent} bytes, rank {receiver} has room for {expected}"
+    pairs = [("differs", f"{scene.process(sender)} {told}")]
+    if odd is not None and entry is not None:
+        pairs = [("differs", f"{scene.process(odd)} {_called(entry)}"), ("sizes", f"rank {sender} {told}")]
+    advice = "let rank i's input split for rank j equal rank j's output split for rank i"
+    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
+    culprit = sender if odd is None else odd
+    return _error(MismatchError, "ranks disagree on split sizes", lines, facts, scene, [culprit], "different size")
+
+
+def _odd_one_out(entries: Sequence[Row | None], pair: tuple[int, int]) -> int | None:
+    """Return which of two ranks called something else than more than half of all did; None when that can't be told."""
+    calls = [None if entry is None else words.call(entry) for entry in entries]
+    usual = [call for call in set(calls) if call is not None and 2 * calls.count(call) > len(calls)]
+    odd = [rank for rank in pair if usual and calls[rank] not in (None, *usual)]
+    return odd[0] if len(odd) == 1 else None
 
 
 def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
@@ -163,40 +182,75 @@ def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(MismatchError, told, lines, facts, scene, [peer], "different message")
 
 
-def _is_elsewhere(facts: Facts) -> bool:
-    """Tell whether it was another operation than this one that broke the group."""
-    return bool(facts.get("fault_seq")) and facts["fault_seq"] != facts.get("seq")
-
-
 def _elsewhere(kind: type[PhalanxError], what: str, facts: Facts, scene: Scene) -> PhalanxError:
     number, reporter = facts["fault_seq"], facts["reporter"]
     headline = f"the group broke in operation #{number}, where {what} (noticed by rank {reporter})"
-    lines = _lines(("here", _own(facts, scene)), ("do", "see the error of the ranks that were in that operation"))
+    lines = _lines(
+        ("here", f"rank {scene.rank} of {scene.num_ranks}"),
+        ("do", "see the error of the ranks that were in that operation"),
+    )
     return _error(kind, headline, lines, facts, scene, [facts["culprit"]] if facts["culprit"] >= 0 else [])
 
 
-def _own(facts: Facts, scene: Scene) -> str:
-    return f"rank {scene.rank} of {scene.num_ranks}"
-
-
 def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
-    if _is_elsewhere(facts):
-        return _elsewhere(OperationTimeoutError, f"rank {facts['reporter']} timed out", facts, scene)
-    if facts["operation"] in ("send", "recv"):
+    if is_cut_off(facts, scene.rows):
+        return _cut_off(facts, scene)
+    if facts["operation"] in MESSAGES:
         return _message_timeout(facts, scene)
-    after = f"timed out after {words.seconds(facts['timeout_s'])}"
     missing = late_ranks(facts, scene.rows)
     who = f"{words.rank_list(missing)} did not come" if missing else "the operation did not end"
     if missing == [scene.rank]:
         who = "this rank came too late"
-    if facts["reporter"] not in (scene.rank, -1):
-        after = f"rank {facts['reporter']} timed out"
-    pairs: list[tuple[str, str]] = []
-    for rank in missing[:_SHOWN_RANKS]:
-        pairs += [("missing", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)]
     verdict, advice = _why_late(missing, scene)
-    lines = _lines(("here", _here(facts, scene)), *pairs, *_circle(scene), ("do", advice))
-    return _error(OperationTimeoutError, f"{after}, {who}", lines, facts, scene, missing, verdict)
+    pairs = [*_missing(missing, scene), *_held_up(facts, missing, scene), *_circle(scene)]
+    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
+    return _error(OperationTimeoutError, f"{_when(facts, scene)} {who}", lines, facts, scene, missing, verdict)
+
+
+def _when(facts: Facts, scene: Scene) -> str:
+    """Say who timed out, and where if not in this operation."""
+    reporter, number = facts["reporter"], facts["fault_seq"]
+    if is_elsewhere(facts) and facts["seq"] > number:
+        return f"the group broke in operation #{number}, where rank {reporter} timed out:"
+    if is_elsewhere(facts):
+        return f"rank {reporter} timed out in operation #{number},"
+    return f"{_own_or_other(facts, scene)},"
+
+
+def _own_or_other(facts: Facts, scene: Scene) -> str:
+    if facts["reporter"] not in (scene.rank, -1):
+        return f"rank {facts['reporter']} timed out"
+    return f"timed out after {words.seconds(facts['timeout_s'])}"
+
+
+def _missing(ranks: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for rank in ranks[:_SHOWN_RANKS]:
+        pairs += [("missing", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)]
+    return pairs
+
+
+def _held_up(facts: Facts, missing: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
+    """Return the lines of ranks that did not come either, but only because they wait for the missing ones."""
+    late = [row["rank"] for row in scene.rows if row["arrived"] < facts["fault_seq"] and row["rank"] != scene.rank]
+    held_up = sorted(held_up_ranks(late, scene.rows).difference(missing))
+    return [("held up", f"{scene.process(rank)} {scene.whereabouts(rank)}") for rank in held_up[:_SHOWN_RANKS]]
+
+
+def _cut_off(facts: Facts, scene: Scene) -> PhalanxError:
+    """Explain that a message of other ranks broke the group."""
+    message = broken_message(facts, scene.rows)
+    assert message is not None
+    culprits = late_ranks(facts, scene.rows)
+    verdict = "deadlock" if scene.around.cycle else "no receiver" if message["operation"] == "send" else "no sender"
+    headline = f"the group broke when rank {facts['reporter']} timed out in {words.operation(message)}"
+    lines = _lines(
+        ("here", f"rank {scene.rank} of {scene.num_ranks}"),
+        *_missing(culprits, scene),
+        *_circle(scene),
+        ("do", f"see the error of rank {facts['reporter']}"),
+    )
+    return _error(OperationTimeoutError, headline, lines, facts, scene, culprits, verdict)
 
 
 def _why_late(missing: Sequence[int], scene: Scene) -> tuple[str, str]:
@@ -219,9 +273,7 @@ def _circle(scene: Scene) -> list[tuple[str, str]]:
 def _message_timeout(facts: Facts, scene: Scene) -> PhalanxError:
     peer, is_send = facts["root"], facts["operation"] == "send"
     whom = "any rank" if peer < 0 else f"rank {peer}"
-    after = f"timed out after {words.seconds(facts['timeout_s'])}"
-    if facts["reporter"] not in (scene.rank, -1):
-        after = f"rank {facts['reporter']} timed out"
+    after = _own_or_other(facts, scene)
     if peer < 0:
         told, do = "no rank has sent it", "let a rank send it, with this tag"
     elif is_send:
@@ -244,27 +296,10 @@ def _message_here(facts: Facts, scene: Scene) -> str:
     return f"rank {scene.rank} of {scene.num_ranks} {direction} {what}{tag}{where}"
 
 
-def late_ranks(facts: Facts, rows: Sequence[Row]) -> list[int]:
-    """Return the ranks that an operation waited for when it timed out, or for which it waits in vain."""
-    is_message = facts["operation"] in ("send", "recv")
-    is_collective = facts["kind"] == "timeout" and not is_message
-    if is_collective and facts["text"] == "wait":
-        return []
-    if is_collective:
-        late = [row["rank"] for row in rows if row["arrived"] < facts["fault_seq"] and row["rank"] != facts["reporter"]]
-        if late or facts["culprit"] < 0:
-            return late
-    culprit = facts["root"] if is_message and facts["kind"] == "timeout" else facts["culprit"]
-    return [culprit] if culprit >= 0 else []
-
-
 def describe_missing(scene: Scene, missing: Iterable[int]) -> str:
     """Say of ranks that did not come to make a group what they do instead."""
     ranks = sorted(missing)
-    pairs: list[tuple[str, str]] = []
-    for rank in ranks[:_SHOWN_RANKS]:
-        pairs += [("missing", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)]
-    return f"{words.rank_list(ranks)} did not come" + _lines(*pairs)
+    return f"{words.rank_list(ranks)} did not come" + _lines(*_missing(ranks, scene))
 
 
 def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_CARD
-from phalanx.diagnosis.processes import command_of, is_readable, memory_files, own_pids, owner_of
+from phalanx.diagnosis.processes import command_of, is_readable, memory_files, owner_of, parent_of, visible_pids
 from phalanx.errors import UsageError
 
 
@@ -40,15 +40,16 @@ class Job:
 
 def find_jobs() -> list[Job]:
     """Return all jobs of this user: those that have a launcher, and those whose processes only share a group."""
-    jobs: list[Job] = []
+    cards: dict[tuple[int, int], Job] = {}
     groups: dict[tuple[int, int], set[int]] = {}
-    for pid in own_pids():
+    for pid in visible_pids():
         for found in memory_files(pid, "phalanx"):
-            if found.name == JOB_CARD:
-                card = read_card(found.path)
-                jobs.append(Job({pid, *card.get("pids", ())}, card))
-            elif found.name.startswith(GROUP_PREFIX):
+            if found.name.startswith(GROUP_PREFIX):
                 groups.setdefault(found.identity, set()).add(pid)
+            elif found.name == JOB_CARD and found.identity not in cards:  # what a launcher forks has its card too
+                card = read_card(found.path)
+                cards[found.identity] = Job({pid, *card.get("pids", ())}, card)
+    jobs = list(cards.values())
     for members in groups.values():
         touched = [job for job in jobs if job.pids & members]
         merged = Job(members.union(*(job.pids for job in touched)))
@@ -82,13 +83,20 @@ def choose_job(wanted: str | None) -> Job:
         raise UsageError(f"{len(jobs)} jobs run here; say which by its process or its name{listed}")
     found = [job for job in jobs if job.name == wanted]
     if wanted.isdigit():
-        found = found or [job for job in jobs if int(wanted) in {*job.pids, job.card.get("pid")}]
+        number = int(wanted)
+        found = found or [job for job in jobs if number in {*job.pids, job.card.get("pid")}]
+        found = found or [job for job in jobs if any(parent_of(pid) == number for pid in job.pids)]
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
         listed = "".join(f"\n  {job.title()}" for job in found)
         raise UsageError(f'{len(found)} jobs are called "{wanted}"; say which by its process{listed}')
     raise UsageError(_why_not(wanted, jobs))
+
+
+def follow_job(job: Job) -> Job | None:
+    """Return a job as it is now: it may have got other processes; None when all that it had are gone."""
+    return next((now for now in find_jobs() if now.pids & job.pids), None)
 
 
 def _why_not(wanted: str, jobs: list[Job]) -> str:

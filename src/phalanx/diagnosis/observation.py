@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.diagnosis.observer import Observer, view_of
-from phalanx.diagnosis.processes import command_of, resident_bytes, state_of
-from phalanx.diagnosis.stacks import ask_for_stacks
+from phalanx.diagnosis.asking import ask_for_stacks
+from phalanx.diagnosis.observer import GROUP_PREFIX, Observer, view_of
+from phalanx.diagnosis.processes import command_of, memory_files, resident_bytes, state_of
+from phalanx.diagnosis.record_format import check_record
 from phalanx.engine import GroupSegment
 from phalanx.errors import UsageError
 
@@ -77,8 +78,10 @@ def observe(pids: Sequence[int], job: dict[str, Any] | None = None, *, with_stac
     observer = Observer(is_writable=False)
     observer.look(pids)
     members = {row["pid"] for group in observer.groups for row in group.snapshot() if row["is_here"] and row["pid"]}
-    everybody = sorted({*pids, *members})
-    observer.look(everybody)
+    others = _still_members(members - set(pids), pids)
+    everybody = sorted({*pids, *others})
+    if others:
+        observer.look(everybody)
     seen = describe(observer.groups, everybody, job or {}, with_stacks=with_stacks)
     if observer.num_strange:
         seen.notes.append(f"{observer.num_strange} groups belong to another version of phalanx and can't be read")
@@ -86,11 +89,22 @@ def observe(pids: Sequence[int], job: dict[str, Any] | None = None, *, with_stac
     return seen
 
 
+def _still_members(candidates: Set[int], pids: Sequence[int]) -> set[int]:
+    """Leave out numbers of processes that have ended, which may be somebody else's by now."""
+    if not candidates:
+        return set()
+    known = {found.identity for pid in pids for found in memory_files(pid, GROUP_PREFIX)}
+    return {pid for pid in candidates if any(found.identity in known for found in memory_files(pid, GROUP_PREFIX))}
+
+
 def describe(
     groups: Sequence[GroupSegment], pids: Sequence[int], job: dict[str, Any], *, with_stacks: bool
 ) -> Observation:
     """Write down these groups and processes."""
-    answers = ask_for_stacks(pids) if with_stacks else {}
+    threads: dict[int, list[int]] = {}
+    for row in (row for group in groups for row in group.snapshot() if row["state"] == "present"):
+        threads.setdefault(row["pid"], []).append(row["thread"])
+    answers = ask_for_stacks(pids, threads) if with_stacks else {}
     seen = Observation(job, time.time(), time.monotonic_ns(), os.uname().nodename)
     seen.processes = [
         ProcessView(pid, state_of(pid), resident_bytes(pid), command_of(pid), answers.get(pid, "")) for pid in pids
@@ -119,6 +133,7 @@ def from_json(text: str, source: str) -> Observation:
         version = data.pop("version")
         if version != VERSION:
             raise UsageError(f"{source}: a flight record of version {version}; this phalanx reads version {VERSION}")
+        check_record(data)
         processes = [ProcessView(**process) for process in data.pop("processes")]
         return Observation(processes=processes, **data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.diagnosis import words
 from phalanx.diagnosis.processes import memory_files
-from phalanx.diagnosis.waits import World, find_waits, world_of
+from phalanx.diagnosis.waits import Wait, find_waits, world_of
 from phalanx.engine import GroupSegment
 
 GROUP_PREFIX = "phalanx:"
@@ -46,7 +46,7 @@ class Observer:
         self._groups: dict[tuple[int, int], GroupSegment] = {}
         self._strange: set[tuple[int, int]] = set()
         self._views: list[dict[str, Any]] = []
-        self._world: World = {}
+        self._waits: dict[int, Wait] = {}  # by process
 
     @property
     def groups(self) -> list[GroupSegment]:
@@ -70,7 +70,7 @@ class Observer:
             if all(row["state"] == "left" for row in self._groups[identity].snapshot()):
                 del self._groups[identity]
         self._views = [view_of(group) for group in self._groups.values()]
-        self._world = world_of(self._views)
+        self._waits = {wait.key[0]: wait for wait in reversed(find_waits(self._views, world_of(self._views)))}
 
     def _attach(self, path: str, identity: tuple[int, int]) -> None:
         try:
@@ -87,11 +87,10 @@ class Observer:
     def activity(self, pid: int) -> Activity:
         """Say what a process does, as of the last look."""
         rows = [row for view in self._views for row in view["rows"] if row["pid"] == pid]
-        waits = [wait for wait in find_waits(self._views, self._world) if wait.key[0] == pid]
-        doing = waits[0].text if waits else _doing(self._views, pid)
+        wait = self._waits.get(pid)
         return Activity(
-            doing,
-            waits[0].waits_for if waits else (),
+            wait.text if wait is not None else _doing(self._views, pid),
+            wait.waits_for if wait is not None else (),
             sum(row["finished"] + row["messages"] for row in rows),
             sum(row["moved_bytes"] for row in rows),
         )

@@ -57,10 +57,14 @@ def owner_of(pid: int) -> int | None:
         return None
 
 
-def own_pids() -> list[int]:
-    """Return the processes of this user."""
-    user = os.getuid()
-    return [int(entry.name) for entry in os.scandir(_PROC) if entry.name.isdigit() and _belongs_to(entry, user)]
+def visible_pids() -> list[int]:
+    """Return the processes that this one may look at: those of its user; all when it is root."""
+    user = os.geteuid()
+    return [
+        int(entry.name)
+        for entry in os.scandir(_PROC)
+        if entry.name.isdigit() and (user == 0 or _belongs_to(entry, user))
+    ]
 
 
 def _belongs_to(entry: os.DirEntry[str], user: int) -> bool:

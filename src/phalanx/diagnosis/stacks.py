@@ -1,33 +1,29 @@
-"""Where every thread of a rank stands, asked from outside: also when it is in native code or holds the GIL.
+"""Where a rank stands: how it gets ready to tell, and how to read what it told.
 
-A rank that is ready to answer keeps a memory file. On a signal, faulthandler writes the stacks there without the help
-of the interpreter; whoever asked reads the file through /proc. Processes that are not ready are never signalled.
+A rank that is ready to answer keeps a memory file, and says so with its number in the name of one: a child that it
+forks has the files too, but another number. On a signal, faulthandler writes the stack of the thread that got it there,
+without the help of the interpreter: also when the thread is in native code or holds the GIL. Only that thread's: others
+go on meanwhile, and to read the stacks of threads that come and go could crash the rank. See asking.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import fcntl
 import os
 import re
 import signal
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from phalanx.diagnosis.processes import catches, memory_files, state_of
 
 # A real-time signal, which no library claims: programs may use SIGUSR1 for themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 7
 MEMORY_NAME = "phalanx-stacks"
-_KEPT_BYTES = 1 << 18
-_POLL_S = 0.005
-_SETTLED_S = 0.015
 _THREAD = re.compile(r"(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]+).*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
+_LAUNCHERS = (*(f"{_LIBRARY_FOLDER}/{name}/" for name in ("launch", "jobs", "testing")), "<string>", "<frozen runpy>")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
 
@@ -48,8 +44,8 @@ class ThreadStack:
     """A thread and its calls.
 
     Attributes:
-        ident: As threading.get_ident() counts.
-        is_current: It was the one that answered: nearly always the main thread.
+        ident: As the kernel counts.
+        is_current: It is the main thread.
         frames: The innermost first.
     """
 
@@ -69,64 +65,39 @@ def is_users(file: str) -> bool:
 
 def is_launchers(file: str) -> bool:
     """Tell whether a source file only brings a rank to the user's code."""
-    return file.startswith((f"{_LIBRARY_FOLDER}/launch/", f"{_LIBRARY_FOLDER}/jobs/", "<string>", "<frozen runpy>"))
+    return file.startswith(_LAUNCHERS) or any(part in file for part in ("/_pytest/", "/pluggy/", "/pytest/__main__"))
 
 
-def create_stack_memory() -> int:
+def create_stack_memory(name: str = MEMORY_NAME) -> int:
     """Make the memory file that a process writes its stacks to."""
-    descriptor = os.memfd_create(MEMORY_NAME)
+    descriptor = os.memfd_create(name)
     os.fchmod(descriptor, 0o600)
     # Appending, so that it can be emptied while the process still holds it.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
 
 
-_ready: list[int] = []  # this process, once it answers; a child made by fork must get ready itself
+# By process, since a child made by fork must get ready itself: a mark, or the number of the memory it was given.
+_ready: dict[int, object] = {}
 
 
 def answer_with_stacks(descriptor: int | None = None) -> None:
     """Let this process write its stacks when it is asked, into the given memory or its own."""
+    pid = os.getpid()
     if descriptor is None:
-        if _ready == [os.getpid()] or signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL:
+        mark = object()
+        # Ranks that are threads all come here at once: one step, so that only one of them goes on.
+        if signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL or _ready.setdefault(pid, mark) is not mark:
             return
-        descriptor = create_stack_memory()
-    faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=True)
-    _ready[:] = [os.getpid()]
-
-
-def ask_for_stacks(pids: Iterable[int], *, timeout_s: float = 0.5) -> dict[int, str]:
-    """Return what processes answer; those that are not ready, or stopped, or too slow, are left out."""
-    asked: dict[int, tuple[str, int]] = {}
-    for pid in set(pids):
-        path = next((found.path for found in memory_files(pid, MEMORY_NAME)), None)
-        if path is None or state_of(pid) in ("T", "t", "Z", "") or not catches(pid, STACK_SIGNAL):
-            continue
-        with contextlib.suppress(OSError):
-            if os.stat(path).st_size > _KEPT_BYTES:
-                os.truncate(path, 0)
-            asked[pid] = (path, os.stat(path).st_size)
-            os.kill(pid, STACK_SIGNAL)
-    return _await_answers(asked, time.monotonic() + timeout_s)
-
-
-def _await_answers(asked: Mapping[int, tuple[str, int]], deadline: float) -> dict[int, str]:
-    answers: dict[int, str] = {}
-    settled_at = deadline
-    while time.monotonic() < min(deadline, settled_at):
-        time.sleep(_POLL_S)
-        before = dict(answers)
-        for pid, (path, start) in asked.items():
-            with contextlib.suppress(OSError):
-                text = Path(path).read_bytes()[start:].decode(errors="replace")
-                if "Current thread" in text:
-                    answers[pid] = text
-        if answers != before or len(answers) < len(asked):
-            settled_at = time.monotonic() + _SETTLED_S if len(answers) == len(asked) else deadline
-    return answers
+        descriptor = create_stack_memory(f"{MEMORY_NAME}:{pid}")
+    elif _ready.get(pid) != (number := os.fstat(descriptor).st_ino):
+        os.memfd_create(f"{MEMORY_NAME}:{pid}:{number}")  # open for as long as this process runs
+        _ready[pid] = number
+    faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=False)
 
 
 def parse_stacks(text: str) -> list[ThreadStack]:
-    """Read what faulthandler wrote; of several answers the last about each thread counts."""
+    """Read answers; of several the last about each thread counts."""
     threads: dict[int, ThreadStack] = {}
     frames: list[Frame] = []
     head: re.Match[str] | None = None
@@ -149,6 +120,6 @@ def parse_stacks(text: str) -> list[ThreadStack]:
 
 
 def stack_of(threads: Sequence[ThreadStack], ident: int) -> ThreadStack | None:
-    """Return the stack of the thread with this number, else of the one that answered."""
+    """Return the stack of the thread with this number, else of the main thread."""
     wanted = [thread for thread in threads if thread.ident == ident]
     return next(iter(wanted or [thread for thread in threads if thread.is_current]), None)

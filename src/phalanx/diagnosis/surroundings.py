@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.diagnosis.asking import ask_for_stacks
 from phalanx.diagnosis.observer import Observer, view_of
 from phalanx.diagnosis.processes import is_alive, state_of
-from phalanx.diagnosis.stacks import ask_for_stacks, parse_stacks, stack_of
-from phalanx.diagnosis.waits import describe_cycle, find_cycle, find_waits, key_of, world_of
+from phalanx.diagnosis.stacks import parse_stacks
+from phalanx.diagnosis.waits import Wait, describe_cycle, find_cycle, find_waits, key_of, world_of
 
 _SHOWN_FRAMES = 6
+_MOST_PROCESSES = 32  # looked at: every rank of a large job may do so at the same moment
 
 
 @dataclass(frozen=True)
@@ -32,28 +35,39 @@ class Surroundings:
 
 
 def look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> Surroundings:
-    """Look at these ranks of a group, and at all groups that its members are in.
+    """Look at these ranks of a group, and at those that they wait for in whatever group.
 
     Args:
         nonce: Identifies the group.
         rows: Its members.
         ranks: Those in question.
     """
-    here = [row for row in rows if row["is_here"] and key_of(row)[0]]
-    wanted = [row for row in here if row["rank"] in set(ranks)]
-    observer = Observer(is_writable=False)
-    observer.look({key_of(row)[0] for row in here})
-    views = [view_of(group) for group in observer.groups]
-    waits = find_waits(views, world_of(views), also_broken=True)
-    names = {view["name"] for view in views if view["nonce"] == nonce.hex()}
+    wanted = [row for row in rows if row["rank"] in set(ranks) and row["is_here"] and key_of(row)[0]]
+    waits = _follow_waits({key_of(row)[0] for row in wanted[:_MOST_PROCESSES]})
     cycle = find_cycle(waits)
+    is_certain = bool(cycle) and not any(wait.is_async for wait in cycle)
     elsewhere = {
         row["rank"]: f'{wait.text} of group "{wait.group}"'
         for row in wanted
         for wait in waits
-        if wait.key == key_of(row) and wait.group not in names
+        if wait.key == key_of(row) and wait.nonce != nonce.hex()
     }
-    return Surroundings(_stands(wanted), elsewhere, _states(wanted), describe_cycle(cycle) if cycle else ())
+    living = [row for row in wanted if row["state"] in ("present", "absent")]
+    return Surroundings(_stands(living), elsewhere, _states(living), describe_cycle(cycle) if is_certain else ())
+
+
+def _follow_waits(pids: set[int]) -> list[Wait]:
+    """Return who waits, beginning with this process and the given ones, and going on to those they wait for."""
+    observer = Observer(is_writable=False)
+    seen = {os.getpid(), *pids}
+    while True:
+        observer.look(seen)
+        views = [view_of(group) for group in observer.groups]
+        waits = find_waits(views, world_of(views), also_broken=True)
+        further = {key[0] for wait in waits if wait.key[0] in seen for key in wait.keys} - seen - {0}
+        if not further or len(seen) >= _MOST_PROCESSES:
+            return waits
+        seen |= set(sorted(further)[: _MOST_PROCESSES - len(seen)])
 
 
 def _states(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:
@@ -68,10 +82,15 @@ def _states(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 
 def _stands(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
-    answers = ask_for_stacks(key_of(row)[0] for row in rows)
+    threads: dict[int, list[int]] = {}
+    for row in rows:
+        threads.setdefault(key_of(row)[0], []).append(row["thread"])
+    answers = ask_for_stacks(threads, {pid: [each for each in some if each] for pid, some in threads.items()})
     stands = {}
     for row in rows:
-        stack = stack_of(parse_stacks(answers.get(key_of(row)[0], "")), row["thread"])
+        pid = key_of(row)[0]
+        wanted = row["thread"] or pid
+        stack = next((each for each in parse_stacks(answers.get(pid, "")) if each.ident == wanted), None)
         if stack is not None and stack.frames:
             stands[row["rank"]] = tuple(map(str, stack.users_frames()[:_SHOWN_FRAMES]))
     return stands

@@ -5,7 +5,7 @@ Pure functions over snapshots: no waiting, no I/O, so every case can be tested f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ class Wait:
         text: In which operation, and where in the program.
         group: Of which group.
         is_async: Perhaps nobody waits for the operation: the rank may do other things meanwhile.
+        is_any: One of them is enough.
+        start_ns: Since when.
+        nonce: Tells the group from others of its name.
     """
 
     key: Key
@@ -40,7 +43,9 @@ class Wait:
     text: str
     group: str
     is_async: bool
-    is_any: bool = False  # one of them is enough
+    is_any: bool = False
+    start_ns: int = 0
+    nonce: str = ""
 
 
 def key_of(row: Row) -> Key:
@@ -49,16 +54,27 @@ def key_of(row: Row) -> Key:
 
 
 def world_of(views: Sequence[View], pids: Sequence[int] = ()) -> dict[Key, int]:
-    """Number all ranks of a job: as its launcher did, else as in its largest group."""
-    if pids:
-        return {(pid, 0): rank for rank, pid in enumerate(pids)}
-    world: dict[Key, int] = {}
+    """Number all ranks of a job: as its launcher did, else as in its largest group, and others after those."""
+    world: dict[Key, int] = {(pid, 0): rank for rank, pid in enumerate(pids)}
+    taken = set(world.values())
     for view in sorted(views, key=lambda each: -each["num_ranks"]):
         for row in view["rows"]:
             key = key_of(row)
             if key[0] and key not in world:
-                world[key] = row["rank"] if row["rank"] not in world.values() else max(world.values()) + 1
+                world[key] = row["rank"] if row["rank"] not in taken else max(taken) + 1
+                taken.add(world[key])
     return world
+
+
+def world_rank(view: View, rank: int, world: World) -> int:
+    """Return the number in the world of a member of a group."""
+    return world.get(key_of(view["rows"][rank]), rank)
+
+
+def in_world(entry: Row, view: View, world: World) -> Row:
+    """Return an entry of the journal with its root, or the other side of its message, as rank of the world."""
+    root = entry["root"]
+    return {**entry, "root": world_rank(view, root, world)} if 0 <= root < len(view["rows"]) else entry
 
 
 def find_waits(views: Iterable[View], world: World, *, also_broken: bool = False) -> list[Wait]:
@@ -106,38 +122,60 @@ def _wait(row: Row, peers: Sequence[int], entry: Row, view: View, world: World, 
         world.get(key, row["rank"]),
         keys,
         tuple(world.get(each, peer) for each, peer in zip(keys, peers, strict=True)),
-        words.operation(entry),
+        words.operation(in_world(entry, view, world)),
         view["name"],
         entry["is_async"],
         is_any and len(peers) > 1,
+        entry["start_ns"],
+        view["nonce"],
     )
 
 
 def find_cycle(waits: Sequence[Wait]) -> list[Wait]:
-    """Return ranks that wait for each other in a circle, each for the next and the last for the first; or none."""
-    by_key: dict[Key, list[Wait]] = {}
+    """Return ranks that wait for each other in a circle, each for the next and the last for the first; or none.
+
+    One in which everybody is sure to wait is preferred to one through asynchronous operations.
+    """
     certain = [wait for wait in waits if not wait.is_any]
-    for wait in certain:
+    return _find_circle([wait for wait in certain if not wait.is_async]) or _find_circle(certain)
+
+
+def _find_circle(waits: Sequence[Wait]) -> list[Wait]:
+    by_key: dict[Key, list[Wait]] = {}
+    for wait in waits:
         by_key.setdefault(wait.key, []).append(wait)
-    for start in certain:
-        path = _search(start, by_key, [start], set())
-        if path:
-            return path
+    done: set[Key] = set()
+    for start in by_key:
+        circle = _follow(start, by_key, done)
+        if circle:
+            return circle
     return []
 
 
-def _search(at: Wait, by_key: Mapping[Key, list[Wait]], path: list[Wait], done: set[Key]) -> list[Wait]:
-    for key in at.keys:
-        if key == path[0].key and len(path) > 1:
-            return path
-        if key in done or any(wait.key == key for wait in path):
+def _follow(start: Key, by_key: Mapping[Key, list[Wait]], done: set[Key]) -> list[Wait]:
+    """Go from rank to rank until one comes a second time; `done` are those from whom no way leads to a circle."""
+    ranks = [start]
+    path: list[Wait] = []  # each from a rank to the next
+    ways = [_ways_from(start, by_key)]
+    while ways:
+        wait, key = next(ways[-1], (None, start))
+        if wait is None:
+            ways.pop()
+            done.add(ranks.pop())
+            del path[-1:]
+        elif key not in by_key or key in done or key == ranks[-1]:
             continue
-        for following in by_key.get(key, ()):
-            found = _search(following, by_key, [*path, following], done)
-            if found:
-                return found
-        done.add(key)
+        elif key in ranks:
+            return [*path, wait][ranks.index(key) :]
+        else:
+            ranks.append(key)
+            path.append(wait)
+            ways.append(_ways_from(key, by_key))
     return []
+
+
+def _ways_from(key: Key, by_key: Mapping[Key, list[Wait]]) -> Iterator[tuple[Wait, Key]]:
+    return ((wait, following) for wait in by_key[key] for following in wait.keys)
 
 
 def describe_cycle(cycle: Sequence[Wait]) -> list[str]:

@@ -5,7 +5,17 @@ Never imports torch: tensors reach the native code through the exchange table on
 
 from __future__ import annotations
 
-from phalanx.engine._native import MAX_RANKS, GroupSegment, NativeWork, RankEndpoint, Segment, TraceFile, usable_cores
+from phalanx.engine._native import (
+    MAX_RANKS,
+    GroupSegment,
+    NativeWork,
+    RankEndpoint,
+    Segment,
+    TraceFile,
+    available_memory_bytes,
+    signal_thread,
+    usable_cores,
+)
 from phalanx.engine.memory import create_group_segment, create_symmetric_segment
 
 __all__ = [
@@ -15,7 +25,9 @@ __all__ = [
     "RankEndpoint",
     "Segment",
     "TraceFile",
+    "available_memory_bytes",
     "create_group_segment",
     "create_symmetric_segment",
+    "signal_thread",
     "usable_cores",
 ]

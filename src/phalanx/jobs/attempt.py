@@ -6,23 +6,21 @@ import contextlib
 import functools
 import os
 import pickle
-import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from phalanx.errors import InternalError
 from phalanx.jobs import store
 from phalanx.jobs.ending import AFTER_FAILURE, WHEN_TIME_IS_UP, Ending, after_signal
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
+from phalanx.jobs.loop import Loop
 from phalanx.jobs.notes import decode_note
+from phalanx.jobs.outcome import Outcome
 from phalanx.jobs.rank import Rank
 from phalanx.jobs.ranks_job import make_ranks_job
-from phalanx.jobs.streams import Pipes, Stream, open_pipes, open_stdin
+from phalanx.jobs.streams import Pipes, open_pipes, open_stdin
 from phalanx.jobs.summary import describe_activity
 from phalanx.jobs.watch import Watch
 from phalanx.launch import rank_process
@@ -30,21 +28,6 @@ from phalanx.launch import rank_process
 _BETWEEN_LOOKS_S = 0.25
 _BETWEEN_UNSEEN_LOOKS_S = 1.0  # often enough to know a rank's groups before it dies
 _NOTE_BYTES = 1 << 16
-
-
-@dataclass
-class Outcome:
-    """How it ended.
-
-    Attributes:
-        kind: Which way; "lost" when the process they were forked from was killed.
-        ranks: All of them, with what they did when it was decided.
-        signal: The signal that the launcher got, if that was it.
-    """
-
-    kind: Literal["done", "failed", "timeout", "signal", "lost"]
-    ranks: list[Rank]
-    signal: signal.Signals | None = None
 
 
 class Attempt:
@@ -65,10 +48,8 @@ class Attempt:
         self._outcome = Outcome("done", self._ranks)
         self._ending = Ending(job.grace_s)
         self._watch = Watch()
-        self._selector = selectors.PollSelector()  # unlike epoll it takes files, which stdout may be
-        self._streams: list[Stream] = []
-        self._notes: dict[int, int] = {}  # where each rank's note comes from
-        self._is_reading = False
+        self._loop = Loop(host.view, host.logs)
+        self._notes: list[int] = []  # where each rank's note comes from
         self._has_started = False  # whether ranks were asked for
         self._is_buried = False
         self._look_at = self._watch_at = 0.0
@@ -84,28 +65,28 @@ class Attempt:
             SharedMemoryError: There is not enough memory for the ranks' world.
         """
         with contextlib.ExitStack() as cleanup:
-            cleanup.callback(self._selector.close)
+            cleanup.callback(self._loop.close)
             cleanup.callback(self._close_ranks)
             world = self._watch.open_world(len(self._ranks))
             listener = cleanup.enter_context(store.listen())
             pipes = cleanup.enter_context(open_pipes(self._ranks))
-            self._on(self._host.inbox.fileno(), self._read_signals)
-            self._on(self._host.zygote_pidfd, self._lose_zygote)
-            self._on(self._host.zygote_output.descriptor, self._read_zygote)
+            self._loop.on(self._host.inbox.fileno(), self._read_signals)
+            self._loop.on(self._host.zygote_pidfd, self._lose_zygote)
+            self._loop.on(self._host.zygote_output.descriptor, self._read_zygote)
             if not self._await_zygote():
                 return self._outcome
             ranks_job = make_ranks_job(self._job, self._host, listener.getsockname()[1], num_restarts)
             report = cleanup.enter_context(self._start(ranks_job, world, pipes))
-            self._on(report.fileno(), functools.partial(self._read_report, report))
-            self._on(listener.fileno(), functools.partial(self._start_store, listener, cleanup))
+            self._loop.on(report.fileno(), functools.partial(self._read_report, report))
+            self._loop.on(listener.fileno(), functools.partial(self._start_store, listener, cleanup))
             self._look_after(pipes)
         return self._outcome
 
     def _look_after(self, pipes: Pipes) -> None:
-        for rank, self._notes[rank.number] in zip(self._ranks, pipes.notes, strict=True):
-            self._on(self._notes[rank.number], functools.partial(self._read_note, rank))
-        self._streams = pipes.streams
-        self._is_reading = False
+        self._notes = pipes.notes
+        for rank in self._ranks:
+            self._loop.on(self._notes[rank.number], functools.partial(self._read_note, rank))
+        self._loop.add_streams(pipes.streams)
         while not self._is_buried:
             self._turn()
         for stream in pipes.streams:
@@ -116,13 +97,13 @@ class Attempt:
         """Wait until ranks can be forked; False when it was decided before that they shall not."""
         zygote = self._host.zygote
         if not zygote.is_ready:
-            self._on(zygote.fileno(), self._greet_zygote)
+            self._loop.on(zygote.fileno(), self._greet_zygote)
         while not zygote.is_ready and not self._ending.has_begun:
             self._turn()
         return zygote.is_ready and not self._ending.has_begun
 
     def _greet_zygote(self) -> None:
-        self._selector.unregister(self._host.zygote.fileno())
+        self._loop.off(self._host.zygote.fileno())
         try:
             self._host.zygote.await_ready()
         except InternalError:
@@ -141,14 +122,9 @@ class Attempt:
 
     def _turn(self) -> None:
         """Wait for something to happen, and see to it."""
-        for writer in self._view.writers():
-            self._wait_for_writer(writer.descriptor, writer.is_waiting(), writer.write_some)
-            if writer.is_broken and writer.descriptor == 1 and not self._ending.has_begun:
-                self._interrupt(signal.SIGPIPE)  # as any program whose output nobody wants
-        self._set_reading(not self._view.is_full())
-        for key, _ in self._selector.select(self._patience_s()):
-            if key.fd in self._selector.get_map():  # it may be gone because of one before it
-                key.data()
+        self._loop.turn(self._patience_s())
+        if not self._ending.has_begun and any(writer.is_broken for writer in self._view.writers()[:1]):
+            self._interrupt(signal.SIGPIPE)  # as any program whose output nobody wants
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + _BETWEEN_LOOKS_S
@@ -164,8 +140,7 @@ class Attempt:
         return max(0.0, min(moments) - time.monotonic())
 
     def _look(self) -> None:
-        for stream in self._streams:
-            stream.show_progress(self._view)
+        self._loop.show_progress()
         now = time.monotonic()
         if not self._ending.has_begun and (self._view.is_watching or now >= self._watch_at):
             self._watch_at = now + _BETWEEN_UNSEEN_LOOKS_S
@@ -175,35 +150,9 @@ class Attempt:
                 rank.measure_memory()
         self._view.update(self._ranks)
 
-    def _on(self, descriptor: int, act: Callable[[], None]) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, act)
-
-    def _wait_for_writer(self, descriptor: int, is_waiting: bool, act: Callable[[], None]) -> None:
-        is_registered = descriptor in self._selector.get_map()
-        if is_waiting and not is_registered:
-            self._selector.register(descriptor, selectors.EVENT_WRITE, act)
-        elif is_registered and not is_waiting:
-            self._selector.unregister(descriptor)
-
-    def _set_reading(self, is_reading: bool) -> None:
-        """Read what ranks print, or let them wait."""
-        if is_reading == self._is_reading:
-            return
-        self._is_reading = is_reading
-        for stream in self._streams:
-            if is_reading:
-                self._on(stream.descriptor, functools.partial(self._read_stream, stream))
-            else:
-                self._selector.unregister(stream.descriptor)
-
-    def _read_stream(self, stream: Stream) -> None:
-        if not stream.read(self._view, self._host.logs):
-            self._selector.unregister(stream.descriptor)
-            self._streams = [each for each in self._streams if each is not stream]
-
     def _read_zygote(self) -> None:
         if not self._host.zygote_output.read():
-            self._selector.unregister(self._host.zygote_output.descriptor)
+            self._loop.off(self._host.zygote_output.descriptor)
 
     def _read_signals(self) -> None:
         for number in self._host.inbox.read():
@@ -235,7 +184,7 @@ class Attempt:
     def _read_report(self, report: socket.socket) -> None:
         message = report.recv(1 << 20)
         if not message:
-            self._selector.unregister(report.fileno())
+            self._loop.off(report.fileno())
             return
         event = pickle.loads(message)
         if event[0] == "started":
@@ -254,7 +203,7 @@ class Attempt:
         self._host.record.write([rank.pid for rank in self._ranks])
 
     def _end(self, rank: Rank, status: int) -> None:
-        if self._notes[rank.number] in self._selector.get_map():
+        if self._loop.waits_for(self._notes[rank.number]):
             self._read_note(rank)  # it may have come in the same moment
         rank.status = status
         if status != 0:
@@ -266,7 +215,7 @@ class Attempt:
             data = os.read(self._notes[rank.number], _NOTE_BYTES)
         except BlockingIOError:
             return
-        self._selector.unregister(self._notes[rank.number])
+        self._loop.off(self._notes[rank.number])
         note = decode_note(data)
         if note is not None:
             rank.note = note
@@ -285,7 +234,7 @@ class Attempt:
             self._ending.begin(AFTER_FAILURE, self._ranks)
 
     def _start_store(self, listener: socket.socket, cleanup: contextlib.ExitStack) -> None:
-        self._selector.unregister(listener.fileno())
+        self._loop.off(listener.fileno())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._host.zygote.start(store.make_store_job(), [theirs.fileno(), listener.fileno()])
@@ -293,7 +242,7 @@ class Attempt:
 
     def _lose_zygote(self) -> None:
         """The ranks die with the process they were forked from; what they have started comes to us."""
-        self._selector.unregister(self._host.zygote_pidfd)
+        self._loop.off(self._host.zygote_pidfd)
         if not self._has_started:
             return  # it never was ready: await_ready() says so
         self._host.bury_ranks()

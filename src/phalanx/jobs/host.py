@@ -97,6 +97,7 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(end_children, own)
         cleanup.callback(os.close, reader)
+        inbox = cleanup.enter_context(SignalInbox())
         zygote = ZygoteClient(_PROGRAM, _PRELOADED, environment=job.environment, output=writer, is_apart=True)
         cleanup.callback(zygote.close)
         os.close(writer)
@@ -106,7 +107,7 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
         cleanup.callback(record.close)
         yield Host(
             view=view,
-            inbox=cleanup.enter_context(SignalInbox()),
+            inbox=inbox,
             logs=logs,
             record=record,
             zygote=zygote,

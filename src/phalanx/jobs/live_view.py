@@ -79,7 +79,8 @@ class LiveView:
         self._ranks = ranks
         self._print()
         if not self._is_paused:
-            self._live.update(self._table(), refresh=True)
+            with contextlib.suppress(OSError):  # the terminal is gone; SIGHUP says so
+                self._live.update(self._table(), refresh=True)
 
     def writers(self) -> Sequence[Writer]:
         """Return none: a terminal is written at once."""
@@ -106,7 +107,8 @@ class LiveView:
     def close(self) -> None:
         """Take the table away; what was printed stays."""
         self._is_paused = False
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
         _set_echo_of_keys(True)
         self._print()
 
@@ -134,7 +136,8 @@ class LiveView:
         self._printed_at = time.monotonic()
         if self._lines and not self._is_paused:
             text, self._lines, self._num_bytes = "".join(self._lines), [], 0
-            self._console.print(_Raw(text), end="", crop=False)
+            with contextlib.suppress(OSError):
+                self._console.print(_Raw(text), end="", crop=False)
 
     def _prefix(self, rank: int) -> str:
         if self._console.color_system is None or self._console.no_color:
@@ -143,8 +146,8 @@ class LiveView:
 
 
 def _set_echo_of_keys(is_on: bool) -> None:
-    """Let the terminal write "^C" where the cursor is, or not: it would push the table down."""
+    """Let the terminal show what is typed, or not: it would be in the middle of the table."""
     with contextlib.suppress(termios.error, ValueError):  # no terminal, as with --live into a file
         attributes = termios.tcgetattr(sys.stdout.fileno())
-        attributes[3] = attributes[3] | termios.ECHOCTL if is_on else attributes[3] & ~termios.ECHOCTL
+        attributes[3] = attributes[3] | termios.ECHO if is_on else attributes[3] & ~termios.ECHO
         termios.tcsetattr(sys.stdout.fileno(), termios.TCSADRAIN, attributes)

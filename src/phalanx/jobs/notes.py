@@ -8,7 +8,7 @@ import sysconfig
 import traceback
 from dataclasses import asdict, dataclass
 
-from phalanx.errors import AbortedError, PeerError
+from phalanx.errors import AbortedError, PeerError, PhalanxError
 
 _LONGEST_TEXT = 500  # a note is written in one piece: a pipe takes 4096 bytes at once
 # What Gloo and torch's store say when the other end of a connection has gone.
@@ -24,12 +24,14 @@ class Note:
         place: File and line where the program was, or "".
         exit_code: What it will end with, if nothing comes between.
         is_consequence: Whether it only fails because another rank has.
+        doing: The operation of a group in which it heard so, or "".
     """
 
     text: str
     place: str
     exit_code: int
     is_consequence: bool
+    doing: str = ""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
@@ -49,12 +51,22 @@ def decode_note(data: bytes) -> Note | None:
 
 def describe_end(error: BaseException, exit_code: int) -> Note:
     """Make the note for an exception that nobody has caught."""
-    if isinstance(error, SystemExit):
-        text = f"sys.exit({error.code!r})"
-    else:
-        text = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+    text = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else _headline(error)
     short = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
-    return Note(short, _place(error), exit_code, _is_consequence(error))
+    cause = _find_consequence(error)
+    place = _place(error)
+    doing = ""
+    if isinstance(cause, PhalanxError) and cause.sequence:
+        doing = f"{cause.operation} #{cause.sequence}" + (f", {place}" if place else "")
+    return Note(short, place, exit_code, cause is not None, doing)
+
+
+def _headline(error: BaseException) -> str:
+    try:
+        message = str(error).strip().partition("\n")[0]
+    except Exception:  # of the program: its exceptions may do anything
+        message = "(its text can't be shown)"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _place(error: BaseException) -> str:
@@ -67,14 +79,14 @@ def _place(error: BaseException) -> str:
     return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}"
 
 
-def _is_consequence(error: BaseException | None) -> bool:
-    """Tell whether it, or what it was raised from, is another rank's failure."""
+def _find_consequence(error: BaseException | None) -> BaseException | None:
+    """Return what says that another rank has failed: the exception, or what it was raised from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, (PeerError, AbortedError)):
-            return True
+            return error
         if isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST_CONNECTION):
-            return True
+            return error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return False
+    return None

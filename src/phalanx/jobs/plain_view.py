@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 
@@ -72,7 +71,6 @@ class PlainView:
         for writer in self.writers():
             while writer.is_waiting():
                 writer.write_some(timeout_s=1)
-        sys.stdout.flush()
 
     def _writer(self, is_error: bool) -> Writer:
         return self._err if is_error else self._out

@@ -16,7 +16,7 @@ State = Literal["starting", "running", "waiting", "done", "failed", "freed", "en
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass
+@dataclass(eq=False)
 class Rank:
     """One rank, from before it is forked until after it has ended.
 

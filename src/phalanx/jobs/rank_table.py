@@ -23,7 +23,7 @@ _STYLES: dict[State, str] = {
     "ended": "red",
 }
 _INTEREST: tuple[State, ...] = ("failed", "freed", "ended", "running", "starting", "waiting", "done")
-_NARROW = 100
+_NARROW = 110
 _LEAST_ROWS = 3
 _AROUND_ROWS = 3  # title, heads of columns, and what is left out
 _NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f\x7f]")
@@ -78,10 +78,13 @@ def _cells(rank: Rank, *, is_narrow: bool) -> list[Text]:
 def _describe_operation(rank: Rank, is_narrow: bool) -> str:
     if rank.note is not None:
         return str(rank.note)
-    if rank.doing and rank.waits_for and rank.is_running:
-        what = rank.doing.partition(",")[0] if is_narrow else f"{rank.doing},"  # for whom says more than where
-        return f"{what} for {rank_list(rank.waits_for)}"
-    return rank.doing if rank.is_running else ""
+    if not rank.doing or not rank.is_running:
+        return ""
+    what, _, where = rank.doing.partition(", ")
+    told = f"{what}, {where.rpartition('/')[2]}" if where else what
+    if not rank.waits_for:
+        return told
+    return f"{what if is_narrow else told + ','} for {rank_list(rank.waits_for)}"  # for whom says more than where
 
 
 def _describe_rest(rest: Sequence[Rank]) -> str:

@@ -15,7 +15,7 @@ from phalanx.jobs.view import View
 _READ_BYTES = 1 << 16
 
 
-@dataclass
+@dataclass(eq=False)
 class Stream:
     """The launcher's end of stdout or stderr of a rank."""
 
@@ -100,12 +100,18 @@ def open_pipes(ranks: Sequence[Rank]) -> Iterator[Pipes]:
             os.close(descriptor)
 
 
+def fill_standard_streams() -> None:
+    """Open the standard streams that are closed, on nothing: else the next pipe would be taken for one of them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
 def open_stdin() -> int:
     """Return what ranks shall read: the launcher's own input, but nothing if that is a terminal.
 
     Ranks are in process groups of their own, and the kernel stops such a group when it reads from the terminal.
     """
-    with contextlib.suppress(OSError):  # closed by whoever started the launcher
-        if not os.isatty(0):
-            return os.dup(0)
-    return os.open(os.devnull, os.O_RDONLY)
+    return os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else os.dup(0)

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 
 from phalanx.diagnosis.words import death, rank_list
+from phalanx.jobs.job import Job
+from phalanx.jobs.outcome import Outcome, first_culprit
 from phalanx.jobs.rank import Rank
 
 
@@ -22,10 +24,17 @@ def describe_activity(rank: Rank) -> str:
     return f"is in {rank.doing}" + (f", for {rank_list(rank.waits_for)}" if rank.waits_for else "")
 
 
-def first_culprit(ranks: Sequence[Rank]) -> Rank | None:
-    """Return the rank that failed first, and not because another had; else the first that failed at all."""
-    failed = [rank for rank in ranks if rank.failed_at is not None]
-    return min(failed, key=lambda rank: (not rank.is_culprit, rank.failed_at), default=None)
+def summarise(job: Job, outcome: Outcome) -> list[str]:
+    """Say how a job ended that did not end well, in a few lines."""
+    if outcome.signal is signal.SIGPIPE:
+        return []  # nobody is there to read it
+    headline = {
+        "timeout": f"ended after {job.timeout_s or 0:.3g} s",
+        "signal": f"ended by {outcome.signal.name if outcome.signal is not None else ''}",
+        "lost": "the process that ranks are forked from was killed, and all ranks with it",
+    }.get(outcome.kind) or describe_failure(outcome.ranks)
+    others = describe_others(outcome.ranks)
+    return [f"phalanx run: {headline}", *others, f"  exit code   {outcome.exit_code}"]
 
 
 def describe_failure(ranks: Sequence[Rank]) -> str:
@@ -61,6 +70,7 @@ def _by_activity(ranks: Iterable[Rank], suffix: Callable[[Rank], str]) -> list[s
     """Join ranks that did the same."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank in ranks:
-        doing = f", in {rank.doing}" if rank.doing else ", computing"
-        groups.setdefault((suffix(rank), doing), []).append(rank.number)
-    return [f"{rank_list(numbers)}{end}{doing}" for (end, doing), numbers in groups.items()]
+        doing = (rank.note.doing if rank.note is not None else "") or rank.doing
+        where = f", in {doing}" if doing else ", computing"
+        groups.setdefault((suffix(rank), where), []).append(rank.number)
+    return [f"{rank_list(numbers)}{end}{where}" for (end, where), numbers in groups.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import stat
@@ -18,27 +19,24 @@ class Writer:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.is_broken = False  # whoever read it is gone
+        self._is_useless = False  # nothing can be written
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
-        self._piece_bytes = _PIPE_PIECE_BYTES
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                self._piece_bytes = _FILE_PIECE_BYTES
-        except OSError:  # closed by whoever started the launcher
-            self.is_broken = True
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._piece_bytes = _FILE_PIECE_BYTES if is_file else _PIPE_PIECE_BYTES
 
     def put(self, data: bytes) -> None:
         """Add whole lines; as much as possible is written at once."""
-        if not self.is_broken:
+        if not self._is_useless:
             self._queue.append(data)
             self._queued_bytes += len(data)
             self.write_some()
 
     def is_waiting(self) -> bool:
         """Tell whether something is left to write."""
-        return bool(self._queue) and not self.is_broken
+        return bool(self._queue)
 
     def is_full(self) -> bool:
         """Tell whether no more should be put in for now."""
@@ -57,6 +55,11 @@ class Writer:
                 self._queued_bytes -= num_written
                 if num_written < len(data):
                     self._queue.appendleft(data[num_written:])
-        except OSError:
-            self.is_broken = True
+        except BrokenPipeError:
+            self.is_broken = self._is_useless = True
             self._queue.clear()
+        except OSError as error:
+            self._is_useless = True
+            self._queue.clear()
+            with contextlib.suppress(OSError):
+                os.write(2, f"phalanx run: output is lost from here on: {error.strerror}\n".encode())

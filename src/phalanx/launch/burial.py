@@ -19,6 +19,9 @@ ASK_AFTER_S = 0.1
 KILL_AFTER_S = 0.5
 _GIVE_UP_AFTER_S = 10.0  # a process that survives SIGKILL this long hangs in the kernel
 _BETWEEN_LOOKS_S = 0.002
+# The kernel's list of children may miss one while others end.
+_SURE_AFTER_LOOKS = 2
+_FORGET_AFTER_S = 2.0
 
 
 def adopt_orphans() -> None:
@@ -40,7 +43,10 @@ def end_children(keep: Container[int] = ()) -> None:
     """End all children but some, and their children, until there are none; returns when they are gone."""
     began = time.monotonic()
     asked: set[int] = set()
-    while left := [pid for pid in own_children() if pid not in keep and not _reap(pid)]:
+    num_empty = 0
+    while num_empty < _SURE_AFTER_LOOKS:
+        left = [pid for pid in own_children() if pid not in keep and not _reap(pid)]
+        num_empty = 0 if left else num_empty + 1
         age_s = time.monotonic() - began
         if age_s > _GIVE_UP_AFTER_S:
             return
@@ -78,7 +84,7 @@ class Undertaker:
             for pid in pids:
                 if age_s > ASK_AFTER_S:
                     _send(pid, signal.SIGKILL if age_s > KILL_AFTER_S else signal.SIGTERM)
-            if not pids and age_s > KILL_AFTER_S:
+            if not pids and age_s > _FORGET_AFTER_S:
                 del self._groups[group]
 
 

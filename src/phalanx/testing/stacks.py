@@ -17,6 +17,8 @@ from phalanx.diagnosis import stacks
 from phalanx.diagnosis.stacks import STACK_SIGNAL, is_users
 from phalanx.testing.output import OutputFiles
 
+# All threads at once, which may crash a process whose threads come and go: only for ranks that are ended anyway.
+_LAST_WORDS_SIGNAL = STACK_SIGNAL + 1
 _LONGEST_S = 1.0
 _SETTLED_S = 0.05
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -37,13 +39,14 @@ def answer_with_stacks(files: OutputFiles) -> None:
     """Let this process write its stacks when it gets the signal, and when it crashes."""
     faulthandler.enable(file=files.stacks)
     stacks.answer_with_stacks(files.stacks)
+    faulthandler.register(_LAST_WORDS_SIGNAL, file=files.stacks, all_threads=True)
 
 
 def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, str]:
     """Return the stacks of ranks, given their process ids and files."""
     for pid, _ in ranks.values():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, STACK_SIGNAL)
+            os.kill(pid, _LAST_WORDS_SIGNAL)
     deadline = time.monotonic() + _LONGEST_S
     sizes: dict[int, int] = {}
     while time.monotonic() < deadline:
@@ -68,7 +71,7 @@ def show_stacks(lines: Iterable[str]) -> str:
         found = _FRAME.fullmatch(line)
         if found is None:
             flush()
-            if line.strip() and not line.startswith("Extension modules:"):
+            if line.strip() and not line.startswith(("Extension modules:", "@")):
                 shown.append(line.replace("most recent call first", "innermost call last"))
         elif not any(part in found["file"] for part in _HIDDEN):
             source = linecache.getline(found["file"], int(found["line"])).strip()

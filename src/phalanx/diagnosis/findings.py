@@ -1,0 +1,63 @@
+"""An observation with what follows from it: who is which rank, who waits for whom and since when, where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phalanx.diagnosis.observation import Observation, ProcessView
+from phalanx.diagnosis.stacks import parse_stacks, stack_of
+from phalanx.diagnosis.waits import Key, View, Wait, find_waits, key_of, world_of, world_rank
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report is made from.
+
+    Attributes:
+        seen: The observation.
+        world: The numbers of all ranks.
+        waits: Who waits.
+    """
+
+    seen: Observation
+    world: Mapping[Key, int]
+    waits: Sequence[Wait]
+
+    def waited_s(self, wait: Wait) -> float:
+        """Return for how long somebody has waited."""
+        return self.since_s(wait.start_ns)
+
+    def since_s(self, start_ns: int) -> float:
+        """Return how long ago something began."""
+        return max(0.0, (self.seen.monotonic_ns - start_ns) * 1e-9)
+
+    def process(self, key: Key) -> ProcessView | None:
+        """Return the process of a rank, if it was looked at."""
+        return next((each for each in self.seen.processes if each.pid == key[0]), None)
+
+    def ranks_of(self, process: ProcessView) -> list[int]:
+        """Return the ranks that a process is."""
+        return sorted(rank for key, rank in self.world.items() if key[0] == process.pid)
+
+    def member(self, view: View, rank: int) -> int:
+        """Return the number in the world of a member of a group."""
+        return world_rank(view, rank, self.world)
+
+    def stand(self, key: Key) -> list[str]:
+        """Return the calls a rank is in, the innermost first; those of the user's code, if there are any."""
+        process = self.process(key)
+        if process is None or not process.stacks:
+            return []
+        found = (row["thread"] for view in self.seen.groups for row in view["rows"] if key_of(row) == key)
+        threads = parse_stacks(process.stacks)
+        stack = stack_of(threads, next(found, 0))
+        if key[1]:  # a rank that is a thread: what the others do is not what it does
+            stack = next((thread for thread in threads if thread.ident == key[1]), None)
+        return [] if stack is None else [str(frame) for frame in stack.users_frames()]
+
+
+def find(seen: Observation) -> Findings:
+    """Draw the conclusions."""
+    world = world_of(seen.groups, seen.pids())
+    return Findings(seen, world, find_waits(seen.groups, world))

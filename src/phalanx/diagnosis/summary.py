@@ -1,0 +1,116 @@
+"""What is the matter with a job, in a few lines, the most important first.
+
+Pure functions: the same for a job that runs and for a flight record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phalanx.diagnosis import words
+from phalanx.diagnosis.findings import Findings
+from phalanx.diagnosis.processes import describe_state
+from phalanx.diagnosis.waits import Key, Wait, describe_cycle, find_cycle
+
+LONG_S = 1.0  # a rank that waits longer is worth a word
+_SHOWN_CULPRITS = 8
+
+
+def summarize(found: Findings) -> list[str]:
+    """Say what is the matter."""
+    told = [_describe_fault(found, group) for group in found.seen.groups if group["fault"] is not None]
+    long = [wait for wait in found.waits if found.waited_s(wait) > LONG_S]
+    cycle = find_cycle(long)
+    if cycle:
+        told += [_title_of_cycle(cycle), *describe_cycle(cycle)]
+    told += _describe_stopped(found)
+    if long and (not cycle or any(wait.is_async for wait in cycle)):
+        told += _describe_holdup(found, long)
+    return told or [_describe_health(found)]
+
+
+def _describe_fault(found: Findings, group: Mapping[str, Any]) -> str:
+    fault = group["fault"]
+    who = f"rank {found.member(group, fault['culprit'])}" if fault["culprit"] >= 0 else "a rank"
+    reporter = f"rank {found.member(group, fault['reporter'])}" if fault["reporter"] >= 0 else "a rank"
+    kinds = {
+        "mismatch": f"{who} called something else than the others",
+        "timeout": f"{reporter} timed out" + (f" waiting for {who}" if fault["culprit"] >= 0 else ""),
+        "peer_died": f"{who} died",
+        "peer_left": f"{who} left it",
+        "peer_failed": f"{who} raised",
+        "aborted": f"{who} aborted it",
+        "interrupted": f"{who} was interrupted",
+        "out_of_memory": f"{who} had not enough shared memory",
+    }
+    where = f" in operation #{fault['seq']}" if fault["seq"] else ""
+    text = f": {fault['text'].splitlines()[0]}" if fault["text"].strip() else ""
+    return f'group "{group["name"]}" is broken{where}: {kinds.get(fault["kind"], fault["kind"])}{text}'
+
+
+def _title_of_cycle(cycle: Sequence[Wait]) -> str:
+    if any(wait.is_async for wait in cycle):
+        return "perhaps a deadlock: these ranks are in each other's way, if they wait for their asynchronous operations"
+    return "deadlock: these ranks wait for each other, and none can go on"
+
+
+def _describe_stopped(found: Findings) -> list[str]:
+    told = []
+    for process in found.seen.processes:
+        ranks = found.ranks_of(process)
+        if process.state in ("T", "t") and ranks:
+            # A debugger's process would not go on by a signal.
+            advice = f"; kill -CONT {process.pid} lets it go on" if process.state == "T" else ""
+            told.append(f"{words.rank_list(ranks)} (pid {process.pid}) is {describe_state(process.state)}{advice}")
+    return told
+
+
+def _describe_holdup(found: Findings, long: Sequence[Wait]) -> list[str]:
+    culprits = _find_culprits(found, long)
+    told = [_describe_culprit(found, key, number, held) for (key, number), held in culprits.items()]
+    if len(told) > _SHOWN_CULPRITS:
+        told[_SHOWN_CULPRITS:] = [f"and {len(told) - _SHOWN_CULPRITS} more ranks hold up others"]
+    for wait in long:
+        if wait.is_any:
+            waited = words.seconds(found.waited_s(wait))
+            told.append(f"rank {wait.rank} has waited {waited} in {wait.text}: no rank has sent it")
+    return told or [f"{words.rank_list(wait.rank for wait in long)} wait for ranks that wait themselves; see below"]
+
+
+def _find_culprits(found: Findings, long: Sequence[Wait]) -> dict[tuple[Key, int], list[Wait]]:
+    """Return who is waited for and does not wait itself; in doubt, who has only asynchronous operations under way."""
+    waiting = {wait.key for wait in found.waits}
+    surely_waiting = {wait.key for wait in found.waits if not wait.is_async}
+    by_culprit: dict[tuple[Key, int], list[Wait]] = {}
+    for excused in (waiting, surely_waiting):
+        for wait in long:
+            for key, number in zip(wait.keys, wait.waits_for, strict=True):
+                if key not in excused and not wait.is_any:
+                    by_culprit.setdefault((key, number), []).append(wait)
+        if by_culprit:
+            break
+    return by_culprit
+
+
+def _describe_culprit(found: Findings, key: Key, number: int, held: Sequence[Wait]) -> str:
+    process = found.process(key)
+    name = f"rank {number}"
+    if not key[0]:
+        name += ", which has not joined,"
+    elif process is None or process.state in ("", "Z", "X"):
+        name += f", whose process {key[0]} has ended,"
+    ranks = words.rank_list(wait.rank for wait in held)
+    longest = max(found.waited_s(wait) for wait in held)
+    stand = found.stand(key)
+    where = f"; it is at {stand[0]}" if stand else ""
+    return f"{name} holds up {ranks}, in {held[0].text}, for {words.seconds(longest)}{where}"
+
+
+def _describe_health(found: Findings) -> str:
+    if not found.seen.groups:
+        return "no group: the ranks have not connected, or have closed everything"
+    if not found.waits:
+        return "nobody waits"
+    longest = max(found.waited_s(wait) for wait in found.waits)
+    return f"nobody has waited longer than {words.seconds(longest)}"

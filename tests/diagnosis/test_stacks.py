@@ -1,0 +1,98 @@
+"""Asking processes for their stacks."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from phalanx.diagnosis.asking import ask_for_stacks
+from phalanx.diagnosis.stacks import parse_stacks, stack_of
+from tests.diagnosis.observations import stacks
+
+_GETS_READY = r"""
+import os, sys, threading
+from phalanx.diagnosis.stacks import answer_with_stacks, create_stack_memory
+
+def stand():
+    os.write(1, f"{os.getpid()}\n".encode())
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def _running(script: str, num_processes: int = 1) -> Iterator[list[int]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _GETS_READY + script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield [int(process.stdout.readline()) for _ in range(num_processes)]
+        process.communicate()
+
+
+def test_a_process_that_got_ready_answers_and_one_that_did_not_is_left_alone() -> None:
+    with _running("answer_with_stacks(); answer_with_stacks(); stand()") as ready, _running("stand()") as unready:
+        answers = ask_for_stacks([*ready, *unready, 1])
+        assert list(answers) == ready
+        assert " in stand" in answers[ready[0]]
+        assert " in stand" in ask_for_stacks(ready)[ready[0]], "and again"
+
+
+def test_a_forked_child_answers_only_when_it_gets_ready_itself_and_in_its_own_memory() -> None:
+    script = """
+answer_with_stacks()
+def be_child():
+    stand()
+if os.fork() == 0:
+    if is_ready:
+        answer_with_stacks()
+    be_child()
+    os._exit(0)
+stand()
+"""
+    with _running(f"is_ready = False\n{script}", 2) as pids:
+        answers = ask_for_stacks(pids)
+        assert len(answers) == 1
+        assert "be_child" not in next(iter(answers.values()))
+    with _running(f"is_ready = True\n{script}", 2) as pids:
+        answers = ask_for_stacks(pids)
+        assert sorted(answers) == sorted(pids)
+        assert sorted("be_child" in text for text in answers.values()) == [False, True]
+
+
+def test_memory_that_was_given_is_found_among_that_of_others() -> None:
+    script = "others = [create_stack_memory() for _ in range(3)]; answer_with_stacks(create_stack_memory()); stand()"
+    with _running(script) as pids:
+        assert list(ask_for_stacks(pids)) == pids
+
+
+@pytest.mark.slow
+def test_a_process_of_many_threads_answers_at_once() -> None:
+    script = """
+stop = threading.Event()
+threads = [threading.Thread(target=lambda: (answer_with_stacks(), stop.wait())) for _ in range(150)]
+[thread.start() for thread in threads]
+stand()
+stop.set()
+"""
+    with _running(script) as pids:
+        for _ in range(3):
+            answers = ask_for_stacks(pids, timeout_s=20)
+            assert len(parse_stacks(answers[pids[0]])) == 100, "faulthandler shows no more"
+
+
+def test_what_faulthandler_wrote_is_read() -> None:
+    text = stacks(("/a/b/c.py", 3, "f"), ("/a/b/c.py", 9, "<module>"), is_main=False, ident=70) + stacks(ident=71)
+    text += "Thread 0x46 (most recent call first):\n  <no Python frame>\nnoise\n"
+    threads = parse_stacks("noise\n" + text)
+    assert [(thread.ident, thread.is_current, len(thread.frames)) for thread in threads] == [
+        (70, False, 0),
+        (71, True, 0),
+    ], "the last about each thread counts"
+    assert str(parse_stacks(text.partition("Thread 0x46")[0])[0].frames[0]) == "b/c.py:3 in f"
+    assert parse_stacks("") == []
+    assert stack_of(threads, 70) is threads[0]
+    assert stack_of(threads, 5) is threads[1], "else the one that answered"

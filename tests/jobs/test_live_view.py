@@ -1,0 +1,130 @@
+"""The live view on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.launching import COMMAND, write_script
+
+pexpect: Any = pytest.importorskip("pexpect", reason="the live view needs a terminal: pexpect is not installed")
+pytestmark = pytest.mark.slow
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return write_script(
+        tmp_path,
+        """
+        import sys, time
+        import torch, phalanx
+        group = phalanx.connect()
+        group.all_reduce(torch.ones(1000))
+        print("\\x1b[31mred words\\x1b[0m", flush=True)
+        print("old\\rbar 50%", end="", file=sys.stderr, flush=True)
+        if group.rank == 1:
+            time.sleep(float(sys.argv[1]))
+        group.barrier()
+        print(" and gone", file=sys.stderr)
+        """,
+        "train.py",
+    )
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Any]]:
+    opened: list[Any] = []
+    yield opened
+    for child in opened:
+        child.close(force=True)
+
+
+def _start(terminals: list[Any], *arguments: object, columns: int = 120) -> Any:
+    child = pexpect.spawn(
+        COMMAND[0],
+        [*COMMAND[1:], *map(str, arguments)],
+        dimensions=(24, columns),
+        timeout=20,
+        encoding="utf-8",
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    terminals.append(child)
+    return child
+
+
+def test_a_terminal_shows_the_ranks_and_their_lines(script: Path, terminals: list[Any]) -> None:
+    child = _start(terminals, "-n", 2, script, 2)
+    child.expect("phalanx run  train  2 ranks")
+    child.expect("starting")
+    child.expect(r"\[rank \d\]\x1b\[0m \x1b\[31mred words\x1b\[0m")
+    child.expect(r"waiting[^\n]*barrier #2, train.py:\d+, for rank 1 [^\n]*bar 50%")
+    child.expect("phalanx run: 2 ranks done in ")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_ctrl_c_ends_the_job_and_leaves_a_clean_terminal(script: Path, terminals: list[Any]) -> None:
+    child = _start(terminals, "-n", 2, script, 60)
+    child.expect("for rank 1")
+    child.sendintr()
+    child.expect("phalanx run: ended by SIGINT")
+    child.expect("exit code   130")
+    child.expect(pexpect.EOF)
+    assert "^C" not in _ESCAPES.sub("", child.before or "")
+    child.close()
+    assert child.exitstatus == 130
+
+
+def test_plain_can_be_had_on_a_terminal_too(script: Path, terminals: list[Any]) -> None:
+    child = _start(terminals, "-n", 2, "--plain", script, 0)
+    child.expect(pexpect.EOF)
+    lines = sorted(child.before.split("\r\n"))
+    assert lines == [
+        "",
+        *[f"[{rank}] {text}" for rank in (0, 1) for text in ("\x1b[31mred words\x1b[0m", "bar 50% and gone")],
+    ]
+
+
+def test_a_terminal_that_goes_away_ends_the_job(script: Path, terminals: list[Any]) -> None:
+    child = _start(terminals, "-n", 2, script, 60)
+    child.expect("for rank 1")
+    child.close(force=False)
+    assert child.exitstatus == 128 + signal.SIGHUP or child.signalstatus == signal.SIGHUP
+
+
+def test_the_view_can_leave_the_terminal_to_somebody_else(tmp_path: Path, terminals: list[Any]) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        from phalanx.jobs.live_view import LiveView
+        from phalanx.jobs.rank import Rank
+        view = LiveView(1, "train")
+        view.update([Rank(0)])
+        view.pause()
+        view.show_lines(0, False, [b"held back"])
+        view.update([Rank(0)])
+        assert view.is_full()
+        print("somebody else:", input("? "))
+        view.resume()
+        view.update([Rank(0)])
+        view.close()
+        """,
+    )
+    child = pexpect.spawn(COMMAND[0], [str(script)], dimensions=(24, 80), timeout=20, encoding="utf-8")
+    terminals.append(child)
+    child.expect(r"\? ")
+    assert "held back" not in child.before
+    child.sendline("typed")
+    child.expect("typed\r\nsomebody else: typed")  # what is typed can be seen
+    child.expect("held back")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0

@@ -75,7 +75,7 @@ class StartedJob:
 
     def pids(self) -> list[int]:
         """Return the processes of the ranks of its first group."""
-        return [row["pid"] for row in self.look().groups[0]["rows"]]
+        return [row["pid"] or row["launched_pid"] for row in self.look().groups[0]["rows"]]
 
     def go_on(self) -> list[Any]:
         """Let the ranks end, and return what they returned."""

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,19 +70,56 @@ def test_memory_that_was_given_is_found_among_that_of_others() -> None:
         assert list(ask_for_stacks(pids)) == pids
 
 
-@pytest.mark.slow
-def test_a_process_of_many_threads_answers_at_once() -> None:
+def test_threads_that_are_named_are_asked_too_and_ended_ones_left_out() -> None:
     script = """
+def wait(stop):
+    answer_with_stacks()
+    ready.release()
+    stop.wait()
+stop, ready = threading.Event(), threading.Semaphore(0)
+threads = [threading.Thread(target=wait, args=(stop,)) for _ in range(5)]
+[thread.start() for thread in threads]
+[ready.acquire() for _ in threads]
+os.write(1, (" ".join(str(thread.native_id) for thread in threads) + "\\n").encode())
+stand()
+stop.set()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", _GETS_READY + script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        threads = [int(word) for word in process.stdout.readline().split()]
+        process.stdout.readline()
+        found = parse_stacks(ask_for_stacks([process.pid], {process.pid: [*threads, 1]}, timeout_s=20)[process.pid])
+        assert [thread.ident for thread in found] == [process.pid, *threads]
+        assert ["wait" in str(thread.frames) for thread in found] == [False, *[True] * 5]
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_asking_does_not_hurt_a_process_whose_threads_come_and_go() -> None:
+    script = """
+answer_with_stacks()
+def churn():
+    while not stop.is_set():
+        thread = threading.Thread(target=sum, args=(range(100),))
+        thread.start()
+        thread.join()
 stop = threading.Event()
-threads = [threading.Thread(target=lambda: (answer_with_stacks(), stop.wait())) for _ in range(150)]
+threads = [threading.Thread(target=churn) for _ in range(4)]
 [thread.start() for thread in threads]
 stand()
 stop.set()
 """
     with _running(script) as pids:
-        for _ in range(3):
-            answers = ask_for_stacks(pids, timeout_s=20)
-            assert len(parse_stacks(answers[pids[0]])) == 100, "faulthandler shows no more"
+        for _ in range(200):
+            assert list(ask_for_stacks(pids, timeout_s=20)) == pids
+
+
+def test_many_who_ask_at_once_all_get_the_answer() -> None:
+    with _running("answer_with_stacks(); stand()") as pids, ThreadPoolExecutor(16) as askers:
+        answers = list(askers.map(lambda _: ask_for_stacks(pids, timeout_s=20), range(64)))
+    assert all(" in stand" in answer[pids[0]] for answer in answers)
 
 
 def test_what_faulthandler_wrote_is_read() -> None:

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from phalanx.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Serve `phalanx`."""
+    if sys.argv[1:2] == ["run"]:
+        from phalanx.jobs.early_zygote import start_early
+
+        start_early(sys.argv[2:])
+    from phalanx.cli.main import main as commands
+
+    commands()
+
 
 __all__ = ["main"]

@@ -7,6 +7,7 @@ import click
 from phalanx.cli.bench import bench
 from phalanx.cli.diagnose import diagnose
 from phalanx.cli.doctor import doctor
+from phalanx.cli.faults import faults
 from phalanx.cli.run import run
 from phalanx.cli.timeline import timeline
 from phalanx.cli.upstream import upstream
@@ -18,5 +19,5 @@ def main() -> None:
     """Distributed PyTorch on the machine in front of you."""
 
 
-for command in (run, diagnose, timeline, doctor, bench, upstream):
+for command in (run, diagnose, timeline, doctor, bench, faults, upstream):
     main.add_command(command)

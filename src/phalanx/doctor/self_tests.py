@@ -103,7 +103,7 @@ def view_of_a_rank() -> Answer:
 
 
 def _spawn(function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...] = (), **options: Any) -> list[Any]:
-    from phalanx.launch import spawn
+    from phalanx.launch.spawn import spawn
 
     return spawn(function, ranks=num_ranks, args=args, **{"timeout_s": _SPAWN_S, **options})
 

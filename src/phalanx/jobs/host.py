@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from phalanx.errors import UsageError
+from phalanx.jobs.early_zygote import let_signals_in, take_zygote
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_record import JobRecord
 from phalanx.jobs.logs import Logs
@@ -19,13 +20,6 @@ from phalanx.jobs.view import View
 from phalanx.launch.burial import adopt_orphans, end_children, own_children
 from phalanx.launch.nursery import ZygoteClient
 
-# What most programs need first: ranks have it when they are born.
-_PRELOADED = ("torch", "phalanx.groups", "phalanx.torch_backend.creation")
-# The working directory is not where it shall look for torch, as it is with -c.
-_PROGRAM = (
-    "import sys; sys.path[:1] = filter(None, sys.path[:1]); from phalanx.jobs.script import be_zygote; "
-    "be_zygote(int(sys.argv[1]), sys.argv[2:])"
-)
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
 
 
@@ -90,17 +84,16 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
     Raises:
         UsageError: So many ranks need more open files than this user may have.
     """
-    own = frozenset(own_children())
-    open_files = _allow_files(job.num_ranks)
-    adopt_orphans()
-    reader, writer = os.pipe()
+    zygote, reader = take_zygote(job.environment)
     with contextlib.ExitStack() as cleanup:
+        own = frozenset(own_children()) - {zygote.pid}
         cleanup.callback(end_children, own)
         cleanup.callback(os.close, reader)
         inbox = cleanup.enter_context(SignalInbox())
-        zygote = ZygoteClient(_PROGRAM, _PRELOADED, environment=job.environment, output=writer, is_apart=True)
+        let_signals_in()
         cleanup.callback(zygote.close)
-        os.close(writer)
+        open_files = _allow_files(job.num_ranks, zygote.pid)
+        adopt_orphans()
         pidfd = os.pidfd_open(zygote.pid)
         cleanup.callback(os.close, pidfd)
         record = JobRecord(job.name, job.program.command, job.num_ranks)
@@ -119,12 +112,13 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
         )
 
 
-def _allow_files(num_ranks: int) -> int:
-    """Make sure that there may be a pipe for everything; return what the limit was."""
+def _allow_files(num_ranks: int, zygote: int) -> int:
+    """Make sure that there may be a pipe for everything, here and in the zygote; return what the limit was."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = num_ranks * _FILES_PER_RANK + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise UsageError(f"{num_ranks} ranks need {needed} open files and the limit is {hard}; raise it (ulimit -Hn)")
     if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        for pid in (0, zygote):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (needed, hard))
     return soft

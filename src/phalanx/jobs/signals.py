@@ -6,7 +6,7 @@ import signal
 import socket
 from types import TracebackType
 
-_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TAKEN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalInbox:
@@ -19,7 +19,7 @@ class SignalInbox:
         self._previous_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._previous = {
             number: signal.signal(number, _note_only)
-            for number in _TAKEN
+            for number in TAKEN_SIGNALS
             if signal.getsignal(number) is not signal.SIG_IGN
         }
         return self
@@ -41,7 +41,7 @@ class SignalInbox:
             numbers = self._reader.recv(4096)
         except BlockingIOError:
             return []
-        return [signal.Signals(number) for number in numbers if number in _TAKEN]
+        return [signal.Signals(number) for number in numbers if number in TAKEN_SIGNALS]
 
 
 def _note_only(*_: object) -> None:

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError
-from phalanx.launch.rank_process import Job
-from phalanx.launch.zygote import send_job
 from phalanx.settings import copy_environment
+
+if TYPE_CHECKING:
+    from phalanx.launch.rank_process import Job
 
 # Libraries that start threads when loaded, and how to stop them: a process with threads can't be forked safely.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -100,6 +102,8 @@ class ZygoteClient:
         Raises:
             InternalError: The zygote could not be started, or can't be forked (NotForkableError).
         """
+        from phalanx.launch.zygote import send_job  # here: a launcher starts the zygote before it loads anything else
+
         self.await_ready()
         with self._lock:
             send_job(self._control, job, descriptors)

@@ -22,7 +22,7 @@ from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.rank_process import Job
 from tests import leftovers
 
-COMMAND = [sys.executable, "-c", "from phalanx.cli.run import run; run(prog_name='phalanx run')"]
+COMMAND = [sys.executable, "-m", "phalanx.cli", "run"]
 LIMIT_S = 60
 
 

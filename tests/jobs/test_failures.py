@@ -38,11 +38,13 @@ def test_the_first_failure_is_told_and_the_others_are_freed(tmp_path: Path) -> N
     assert time.monotonic() - began < 10
     assert result.returncode == 1
     block = result.stderr[result.stderr.index("phalanx run:") :]
-    assert block.splitlines()[0] == "phalanx run: rank 2 of 4 failed: ValueError: bad batch (train.py:8)"
+    assert (
+        block.splitlines()[0] == f"phalanx run: rank 2 of 4 failed: ValueError: bad batch ({tmp_path.name}/train.py:8)"
+    )
     assert re.search(r"freed +rank 0, in all_reduce #1, .*train.py:10", block)
     assert re.search(r"freed +rank 1, in all_reduce #2, .*train.py:12", block)
     assert re.search(r"ended +rank 3 by SIGTERM, computing", block)
-    assert block.splitlines()[-1] == "  exit code   1"
+    assert "  exit code   1" in block.splitlines()
     for rank in (0, 1):
         heard = "\n".join(lines_of(result.stderr, rank))
         assert re.search(r"PeerFailedError: .* raised: ValueError: bad batch \(.*train.py:8\)", heard)
@@ -51,8 +53,8 @@ def test_the_first_failure_is_told_and_the_others_are_freed(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("backend", "end", "code", "words"),
     [
-        ("phalanx", "sys.exit(3)", 3, "rank 1 of 3 failed: sys.exit(3) (program.py:5)"),
-        ("gloo", "sys.exit('no data')", 1, "rank 1 of 3 failed: sys.exit('no data') (program.py:5)"),
+        ("phalanx", "sys.exit(3)", 3, "rank 1 of 3 failed: sys.exit(3) (FOLDER/program.py:5)"),
+        ("gloo", "sys.exit('no data')", 1, "rank 1 of 3 failed: sys.exit('no data') (FOLDER/program.py:5)"),
         ("phalanx", "os._exit(7)", 7, "rank 1 of 3 ended with exit code 7"),
         ("gloo", "os.kill(os.getpid(), 9)", 137, "rank 1 of 3 was killed by SIGKILL (signal 9)"),
         ("phalanx", "os.kill(os.getpid(), 11)", 139, "rank 1 of 3 was killed by SIGSEGV (signal 11)"),
@@ -73,7 +75,7 @@ def test_the_exit_code_is_that_of_the_rank_to_blame(
     )
     result = phalanx_run("-n", 3, script)
     assert (result.returncode, words) == (code, words), result.stderr
-    assert f"phalanx run: {words}\n" in result.stderr
+    assert f"phalanx run: {words}\n".replace("FOLDER", tmp_path.name) in result.stderr
 
 
 def test_an_error_raised_because_of_another_rank_is_not_to_blame(tmp_path: Path) -> None:
@@ -149,13 +151,13 @@ def test_ranks_are_started_again_after_a_failure(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert lines_of(result.stdout, 0) == ["attempt 0 2", "attempt 1 2", "attempt 2 2"]
     assert (logs / "rank-0.out").read_text() == "attempt 0 2\nattempt 1 2\nattempt 2 2\n"
-    told = "phalanx run: rank 1 of 2 failed: OSError: not yet (program.py:9); starting all again (1 of 2)\n"
-    assert told in result.stderr
+    told = f"phalanx run: rank 1 of 2 failed: OSError: not yet ({tmp_path.name}/program.py:9)"
+    assert f"{told}; starting all again (1 of 2)\n" in result.stderr
 
     result = phalanx_run("-n", 2, "--restart", 1, script, 5)
     assert result.returncode == 1
     assert result.stderr.count("starting all again") == 1
-    assert "phalanx run: rank 1 of 2 failed: OSError: not yet (program.py:9)\n" in result.stderr
+    assert f"{told}\n" in result.stderr
 
 
 def test_when_the_time_is_up_every_rank_is_described(tmp_path: Path) -> None:
@@ -179,4 +181,4 @@ def test_when_the_time_is_up_every_rank_is_described(tmp_path: Path) -> None:
     assert re.search(r"rank 0 is in all_reduce #1, .*program.py:5, for ranks 1-2\n", told)
     assert "  rank 1 computes\n" in told
     assert "phalanx run: ended after 4 s\n" in told
-    assert told.endswith("  exit code   124\n")
+    assert "  exit code   124\n" in told

@@ -36,7 +36,7 @@ def _caught(error: BaseException, cause: BaseException | None = None) -> BaseExc
 def test_a_note_says_it_in_a_line_and_arrives_as_it_was_sent(error: BaseException, text: str) -> None:
     note = describe_end(_caught(error), 1)
     assert note.text == text
-    assert note.place.startswith("test_notes.py:")
+    assert note.place.startswith("jobs/test_notes.py:")
     assert decode_note(note.encode()) == note
     assert len(note.encode()) < 4096
 

@@ -13,7 +13,7 @@ def main() -> None:
         start_early(sys.argv[2:])
     from phalanx.cli.main import main as commands
 
-    commands()
+    commands(prog_name="phalanx")
 
 
 __all__ = ["main"]

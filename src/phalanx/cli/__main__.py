@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from phalanx.cli.main import main
+from phalanx.cli import main
 
-main(prog_name="phalanx")
+main()

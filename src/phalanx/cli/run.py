@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 @click.option("--name", help="What to call the job [default: the program's name].")
 @click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",
               help="Record what ranks do, and write a timeline to DIR.")  # fmt: skip
+@click.option("--warn-after", "warn_after_s", type=click.FloatRange(min=0), default=30.0, show_default=True,
+              metavar="SECONDS", help="Say who holds up whom when a rank has waited so long; 0 for never.")  # fmt: skip
 @click.option("--live/--plain", "is_live", default=None,
               help="Show the ranks as they run, or only their lines [default: live on a terminal].")  # fmt: skip
 @click.argument("program")
@@ -68,6 +70,7 @@ def _make_job(  # noqa: PLR0913
     grace_s: float | None,
     name: str | None,
     trace_folder: Path | None,
+    warn_after_s: float,
     is_live: bool | None,
 ) -> Job:
     from phalanx.jobs.environment import choose_gpus, parse_variables
@@ -94,6 +97,7 @@ def _make_job(  # noqa: PLR0913
         max_restarts=max_restarts,
         log_folder=log_folder,
         trace_folder=trace_folder,
+        warn_after_s=warn_after_s,
         is_live=_is_capable_terminal(environment) if is_live is None else is_live,
     )
 

@@ -98,13 +98,18 @@ def _still_members(candidates: Set[int], pids: Sequence[int]) -> set[int]:
 
 
 def describe(
-    groups: Sequence[GroupSegment], pids: Sequence[int], job: dict[str, Any], *, with_stacks: bool
+    groups: Sequence[GroupSegment],
+    pids: Sequence[int],
+    job: dict[str, Any],
+    *,
+    with_stacks: bool,
+    timeout_s: float = 0.5,
 ) -> Observation:
-    """Write down these groups and processes."""
+    """Write down these groups and processes; those that do not say in time where they stand go without."""
     threads: dict[int, list[int]] = {}
     for row in (row for group in groups for row in group.snapshot() if row["state"] == "present"):
         threads.setdefault(row["pid"], []).append(row["thread"])
-    answers = ask_for_stacks(pids, threads) if with_stacks else {}
+    answers = ask_for_stacks(pids, threads, timeout_s=timeout_s) if with_stacks else {}
     seen = Observation(job, time.time(), time.monotonic_ns(), os.uname().nodename)
     seen.processes = [
         ProcessView(pid, state_of(pid), resident_bytes(pid), command_of(pid), answers.get(pid, "")) for pid in pids

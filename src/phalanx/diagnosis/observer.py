@@ -46,12 +46,18 @@ class Observer:
         self._groups: dict[tuple[int, int], GroupSegment] = {}
         self._strange: set[tuple[int, int]] = set()
         self._views: list[dict[str, Any]] = []
+        self._all_waits: list[Wait] = []
         self._waits: dict[int, Wait] = {}  # by process
 
     @property
     def groups(self) -> list[GroupSegment]:
         """The groups found so far; those that everybody has left are forgotten."""
         return list(self._groups.values())
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Who waited for whom at the last look."""
+        return list(self._all_waits)
 
     @property
     def num_strange(self) -> int:
@@ -70,7 +76,8 @@ class Observer:
             if all(row["state"] == "left" for row in self._groups[identity].snapshot()):
                 del self._groups[identity]
         self._views = [view_of(group) for group in self._groups.values()]
-        self._waits = {wait.key[0]: wait for wait in reversed(find_waits(self._views, world_of(self._views)))}
+        self._all_waits = find_waits(self._views, world_of(self._views))
+        self._waits = {wait.key[0]: wait for wait in reversed(self._all_waits)}
 
     def _attach(self, path: str, identity: tuple[int, int]) -> None:
         try:

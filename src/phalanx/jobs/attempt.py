@@ -13,6 +13,7 @@ import time
 from phalanx.errors import InternalError
 from phalanx.jobs import store
 from phalanx.jobs.ending import AFTER_FAILURE, WHEN_TIME_IS_UP, Ending, after_signal
+from phalanx.jobs.holdups import Holdups, describe_holdup
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
 from phalanx.jobs.loop import Loop
@@ -24,6 +25,7 @@ from phalanx.jobs.streams import Pipes, open_pipes, open_stdin
 from phalanx.jobs.summary import describe_activity
 from phalanx.jobs.watch import Watch
 from phalanx.launch import rank_process
+from phalanx.launch.terminal import TerminalDesk
 
 _BETWEEN_LOOKS_S = 0.25
 _BETWEEN_UNSEEN_LOOKS_S = 1.0  # often enough to know a rank's groups before it dies
@@ -53,6 +55,9 @@ class Attempt:
         self._has_started = False  # whether ranks were asked for
         self._is_buried = False
         self._look_at = self._watch_at = 0.0
+        self._holdups = Holdups(job.warn_after_s)
+        self._desk = TerminalDesk(self._view.pause, self._view.resume)
+        self._lent_at = 0.0
 
     def run(self, num_restarts: int) -> Outcome:
         """Start the ranks and return when they, and all they have started, are gone.
@@ -67,6 +72,7 @@ class Attempt:
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self._loop.close)
             cleanup.callback(self._close_ranks)
+            cleanup.callback(self._desk.close)
             world = self._watch.open_world(len(self._ranks))
             listener = cleanup.enter_context(store.listen())
             pipes = cleanup.enter_context(open_pipes(self._ranks))
@@ -75,7 +81,10 @@ class Attempt:
             self._loop.on(self._host.zygote_output.descriptor, self._read_zygote)
             if not self._await_zygote():
                 return self._outcome
-            ranks_job = make_ranks_job(self._job, self._host, listener.getsockname()[1], num_restarts)
+            self._loop.on(self._desk.descriptor(), self._serve_terminal)
+            ranks_job = make_ranks_job(
+                self._job, self._host, listener.getsockname()[1], num_restarts, terminal=self._desk.name
+            )
             report = cleanup.enter_context(self._start(ranks_job, world, pipes))
             self._loop.on(report.fileno(), functools.partial(self._read_report, report))
             self._loop.on(listener.fileno(), functools.partial(self._start_store, listener, cleanup))
@@ -129,12 +138,14 @@ class Attempt:
         if now >= self._look_at:
             self._look_at = now + _BETWEEN_LOOKS_S
             self._look()
-        if self._deadline is not None and now >= self._deadline and not self._ending.has_begun:
+        is_up = self._deadline is not None and now >= self._deadline and not self._desk.is_lent
+        if is_up and not self._ending.has_begun:
             self._time_out()
         self._ending.look(self._ranks)
 
     def _patience_s(self) -> float:
-        moments = [self._look_at, *(m for m in (self._deadline, self._ending.due_at) if m is not None)]
+        deadline = None if self._desk.is_lent else self._deadline
+        moments = [self._look_at, *(m for m in (deadline, self._ending.due_at) if m is not None)]
         if self._ending.has_begun:
             moments = [self._look_at, self._ending.due_at or self._look_at]
         return max(0.0, min(moments) - time.monotonic())
@@ -145,10 +156,28 @@ class Attempt:
         if not self._ending.has_begun and (self._view.is_watching or now >= self._watch_at):
             self._watch_at = now + _BETWEEN_UNSEEN_LOOKS_S
             self._watch.look(self._ranks)
+            self._warn_of_holdups()
         if self._view.is_watching:
             for rank in self._ranks:
                 rank.measure_memory()
         self._view.update(self._ranks)
+
+    def _warn_of_holdups(self) -> None:
+        if self._desk.is_lent or not self._holdups.is_due(self._watch.waits, time.monotonic_ns()):
+            return
+        seen = self._watch.describe(self._ranks, self._host.record.facts, "")
+        for line in describe_holdup(seen) if seen is not None else ():
+            self._view.say(f"phalanx run: {line}")
+
+    def _serve_terminal(self) -> None:
+        """Lend the terminal to a rank that is debugged, or take it back. The job's time stands still meanwhile."""
+        self._loop.off(self._desk.descriptor())
+        self._desk.serve()
+        self._loop.on(self._desk.descriptor(), self._serve_terminal)
+        if self._desk.is_lent:
+            self._lent_at = time.monotonic()
+        elif self._deadline is not None:
+            self._deadline += time.monotonic() - self._lent_at
 
     def _read_zygote(self) -> None:
         if not self._host.zygote_output.read():
@@ -175,11 +204,9 @@ class Attempt:
         self._ending.begin(WHEN_TIME_IS_UP, self._ranks)
 
     def _before_ending(self, why: str) -> None:
+        """Note where everybody is, while those that run are still there."""
         self._watch.look(self._ranks)
-        self._on_trouble(why)
-
-    def _on_trouble(self, why: str) -> None:
-        """Called once ranks can't go on, while those that run are still where they were."""
+        self._outcome.seen = self._watch.describe(self._ranks, self._host.record.facts, why)
 
     def _read_report(self, report: socket.socket) -> None:
         message = report.recv(1 << 20)

@@ -28,10 +28,20 @@ _held: list[set[int | signal.Signals]] = []  # the mask of signals from before
 
 def start_early(arguments: Sequence[str]) -> None:
     """Start it if the arguments of `phalanx run` look as if it will be wanted."""
+    fill_standard_streams()
     if arguments and not any(word.partition("=")[0] in _NOT_YET for word in arguments):
         _early.append(start_zygote(None))
         atexit.register(_end_unused)
         _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))
+
+
+def fill_standard_streams() -> None:
+    """Open the standard streams that are closed, on nothing: else the next pipe would be taken for one of them."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def let_signals_in() -> None:

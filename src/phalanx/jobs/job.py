@@ -26,6 +26,7 @@ class Job:
         max_restarts: How often ranks are started again after a failure.
         log_folder: Where all output is kept, or None.
         trace_folder: Where ranks write what they do, or None.
+        warn_after_s: How long ranks may wait for another before it is told; 0 for never.
         is_live: Whether to show the ranks on a terminal, as they run.
     """
 
@@ -39,6 +40,7 @@ class Job:
     max_restarts: int = 0
     log_folder: Path | None = None
     trace_folder: Path | None = None
+    warn_after_s: float = 30.0
     is_live: bool = False
 
 

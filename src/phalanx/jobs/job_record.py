@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 NAME = "phalanx-job"
 
@@ -14,7 +15,7 @@ class JobRecord:
     """Holds the note for as long as it is open; only the launcher has it."""
 
     def __init__(self, name: str, command: Sequence[str], num_ranks: int) -> None:
-        self._facts = {
+        self._facts: dict[str, Any] = {
             "name": name,
             "pid": os.getpid(),
             "command": list(command),
@@ -24,9 +25,15 @@ class JobRecord:
         self._descriptor = os.memfd_create(NAME)
         self.write([])
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it says."""
+        return dict(self._facts)
+
     def write(self, pids: Sequence[int]) -> None:
         """Note the ranks' processes, in rank order."""
-        text = json.dumps({**self._facts, "pids": list(pids)}).encode()
+        self._facts["pids"] = list(pids)
+        text = json.dumps(self._facts).encode()
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from phalanx.errors import InternalError, PhalanxError, SharedMemoryError
+from phalanx.jobs.early_zygote import fill_standard_streams
 from phalanx.jobs.host import Host, open_host
 from phalanx.jobs.job import Job
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.outcome import Outcome
 from phalanx.jobs.plain_view import PlainView
-from phalanx.jobs.streams import fill_standard_streams
 from phalanx.jobs.view import View
 
 
@@ -73,8 +73,24 @@ def _tell(job: Job, outcome: Outcome, view: View, elapsed_s: float) -> None:
     if outcome.kind != "done":
         for line in summarise(job, outcome):
             view.say(line)
+        _write_record(outcome, view)
     elif view.is_watching:
         _say(view, f"{job.num_ranks} ranks done in {elapsed_s:.1f} s")
+
+
+def _write_record(outcome: Outcome, view: View) -> None:
+    """Keep what was seen of a job that did not end well."""
+    if outcome.seen is None:
+        return
+    from phalanx.diagnosis.record_folder import write_record
+    from phalanx.settings import record_folder
+
+    try:
+        path = write_record(outcome.seen, record_folder())
+    except PhalanxError as error:
+        _say(view, str(error))
+    else:
+        view.say(f"  record      phalanx diagnose {path}")
 
 
 def _write_timeline(folder: Path, view: View) -> None:

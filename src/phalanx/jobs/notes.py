@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sysconfig
-import traceback
 from dataclasses import asdict, dataclass
 
 from phalanx.errors import AbortedError, PeerError, PhalanxError
+from phalanx.launch.exceptions import headline_of, place_of
 
 _LONGEST_TEXT = 500  # a note is written in one piece: a pipe takes 4096 bytes at once
 # What Gloo and torch's store say when the other end of a connection has gone.
@@ -51,32 +49,14 @@ def decode_note(data: bytes) -> Note | None:
 
 def describe_end(error: BaseException, exit_code: int) -> Note:
     """Make the note for an exception that nobody has caught."""
-    text = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else _headline(error)
+    text = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else headline_of(error)
     short = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
     cause = _find_consequence(error)
-    place = _place(error)
+    place = place_of(error)
     doing = ""
     if isinstance(cause, PhalanxError) and cause.sequence:
         doing = f"{cause.operation} #{cause.sequence}" + (f", {place}" if place else "")
     return Note(short, place, exit_code, cause is not None, doing)
-
-
-def _headline(error: BaseException) -> str:
-    try:
-        message = str(error).strip().partition("\n")[0]
-    except Exception:  # of the program: its exceptions may do anything
-        message = "(its text can't be shown)"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _place(error: BaseException) -> str:
-    """Say where the program was: its innermost line that is not in a library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    libraries = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
-    own = [frame for frame in frames if not frame.filename.startswith((*libraries, "<frozen"))]
-    if not own:
-        return ""
-    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}"
 
 
 def _find_consequence(error: BaseException | None) -> BaseException | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from phalanx.jobs.rank import Rank
+
+if TYPE_CHECKING:
+    from phalanx.diagnosis.observation import Observation
 
 TIMED_OUT_EXIT_CODE = 124  # as timeout(1)
 
@@ -20,11 +23,13 @@ class Outcome:
         kind: Which way; "lost" when the process they were forked from was killed.
         ranks: All of them, with what they did when it was decided.
         signal: The signal that the launcher got, if that was it.
+        seen: What could be seen of their groups when it was decided, unless all went well.
     """
 
     kind: Literal["done", "failed", "timeout", "signal", "lost"]
     ranks: list[Rank]
     signal: signal.Signals | None = None
+    seen: Observation | None = None
 
     @property
     def exit_code(self) -> int:

@@ -14,7 +14,7 @@ from phalanx.jobs.script import RankTask, run_script_rank
 from phalanx.launch import rank_process
 
 
-def make_ranks_job(job: Job, host: Host, port: int, num_restarts: int) -> rank_process.Job:
+def make_ranks_job(job: Job, host: Host, port: int, num_restarts: int, *, terminal: str) -> rank_process.Job:
     """Describe the ranks.
 
     Args:
@@ -22,6 +22,7 @@ def make_ranks_job(job: Job, host: Host, port: int, num_restarts: int) -> rank_p
         host: Where they will run.
         port: Where torch's store will be.
         num_restarts: How often ranks of this job were started before.
+        terminal: Where they ask for the terminal.
     """
     variables = rank_variables(
         job.num_ranks,
@@ -34,7 +35,11 @@ def make_ranks_job(job: Job, host: Host, port: int, num_restarts: int) -> rank_p
     return rank_process.Job(
         num_ranks=job.num_ranks,
         payload=pickle.dumps(RankTask(job.program, variables, host.open_files)),
-        environment={**job.environment, "OMP_NUM_THREADS": str(job.num_threads)},
+        environment={
+            **job.environment,
+            "OMP_NUM_THREADS": str(job.num_threads),
+            "PHALANX_TERMINAL": terminal,
+        },
         folder=os.getcwd(),
         path=[],
         arguments=list(sys.argv),

@@ -100,15 +100,6 @@ def open_pipes(ranks: Sequence[Rank]) -> Iterator[Pipes]:
             os.close(descriptor)
 
 
-def fill_standard_streams() -> None:
-    """Open the standard streams that are closed, on nothing: else the next pipe would be taken for one of them."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-
-
 def open_stdin() -> int:
     """Return what ranks shall read: the launcher's own input, but nothing if that is a terminal.
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.jobs.rank import Rank
 
 if TYPE_CHECKING:
+    from phalanx.diagnosis.observation import Observation
     from phalanx.diagnosis.observer import Observer
+    from phalanx.diagnosis.waits import Wait
 
 WORLD_NAME = "world"
+_STACKS_S = 0.2  # others wait to be told that a rank has failed
 
 
 class Watch:
@@ -50,6 +53,23 @@ class Watch:
             rank.operations_per_s = max(0, activity.num_operations - rank.num_operations) / elapsed_s
             rank.bytes_per_s = max(0, activity.moved_bytes - rank.moved_bytes) / elapsed_s
             rank.num_operations, rank.moved_bytes = activity.num_operations, activity.moved_bytes
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Who waited for whom at the last look."""
+        return self._observer.waits if self._observer is not None else []
+
+    def describe(self, ranks: Sequence[Rank], job: dict[str, Any], why: str) -> Observation | None:
+        """Write down all groups and where the ranks stand; None when there are no groups."""
+        from phalanx.diagnosis.observation import describe
+
+        running = [rank.pid for rank in ranks if rank.is_running]
+        groups = self._look([rank for rank in ranks if rank.is_running]).groups
+        if not groups:
+            return None
+        seen = describe(groups, running, job, with_stacks=True, timeout_s=_STACKS_S)
+        seen.reason = why
+        return seen
 
     def tell_failure(self, rank: Rank, why: str) -> None:
         """Let all who wait for a rank know that it will not come."""

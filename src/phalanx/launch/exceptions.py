@@ -1,4 +1,4 @@
-"""An exception in a line, for other ranks to read: what, and where in the user's program."""
+"""An exception in a line, for other ranks and for people: what, and where in the user's program."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from phalanx.diagnosis.stacks import is_users
 
 def describe_exception(error: BaseException) -> str:
     """Write its type, its first line, and the innermost line of the user's own code."""
-    told = traceback.format_exception_only(error)[-1].strip().splitlines()
     place = place_of(error)
-    return (told[0] if told else type(error).__name__) + (f" ({place})" if place else "")
+    return headline_of(error) + (f" ({place})" if place else "")
+
+
+def headline_of(error: BaseException) -> str:
+    """Write its type and its first line."""
+    try:
+        message = str(error).strip().partition("\n")[0]
+    except Exception:  # of the program: its exceptions may do anything
+        message = "(its text can't be shown)"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def place_of(error: BaseException) -> str:

@@ -77,7 +77,7 @@ class Endpoint {
   void begin(const Call& call);
   void publish(const Call& call, const std::byte* payload, std::size_t bytes, std::uint64_t extra = 0);
   void end() noexcept {
-    journal_.end(seq());
+    journal_.end();
     layout_.progress(rank_).finished.store(seq(), std::memory_order_release);
   }
   // Tell peers in the same operation that this rank's arguments were refused.

@@ -8,53 +8,44 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-std::uint64_t pack_what(const Call& call) {
-  return call.signature() | std::uint64_t(call.num_dims) << 24;
-}
-
-std::uint64_t pack_where(const Call& call) { return call.location | (call.is_async ? kIsAsync : 0); }
-
-// Each counter has one writer, so it needs no locked instruction.
-void add(std::atomic<std::uint64_t>& counter, std::uint64_t amount) { counter.store(counter.load(kRelaxed) + amount, kRelaxed); }
-
 }  // namespace
 
-#ifdef PHALANX_NO_JOURNAL  // only to measure what it costs
-void Journal::begin(Seq, const Call&) noexcept {}
-void Journal::end(Seq) noexcept {}
-MessageMark Journal::begin_message(const Call&, std::uint64_t) noexcept { return {}; }
-void Journal::end_message(const MessageMark&, int) noexcept {}
-#else
-void Journal::begin(Seq seq, const Call& call) noexcept {
-  forget_sleep();
-  write(layout_.journal(rank_, seq), seq, call, call.count);
-  clock_ns_ = call.size_bytes <= kSlotBytes && !call.is_async ? call.start_ns + 1 : 0;
-  if (trace_.load(std::memory_order_acquire) != nullptr) [[unlikely]]
-    collective_ = record(RecordKind::kCollective, seq, call, call.count);
+PackedShape pack_many_dims(const std::uint64_t* shape, std::uint32_t num_dims) noexcept {
+  const std::uint32_t bits = num_dims <= 4 ? 32 : 21, per_word = num_dims <= 4 ? 2 : 3;
+  const std::uint64_t largest = (1ull << bits) - 1;
+  PackedShape packed{};
+  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(num_dims, kShapeDims); ++i)
+    packed.words[i / per_word] |= std::min(shape[i], largest) << i % per_word * bits;
+  return packed;
 }
 
-void Journal::end(Seq seq) noexcept {
-  JournalEntry& entry = layout_.journal(rank_, seq);
-  const std::int64_t now = clock_ns_ != 0 && collective_ == nullptr ? clock_ns_ : monotonic_ns();
-  entry.end_ns.store(now, kRelaxed);
-  add(layout_.progress(rank_).moved_bytes, entry.size_bytes.load(kRelaxed));
-  if (collective_ != nullptr) [[unlikely]] {
-    collective_->end_ns.store(now, kRelaxed);
-    collective_ = nullptr;
-  }
+std::uint64_t unpack_dim(const PackedShape& packed, std::uint32_t num_dims, std::uint32_t dim) noexcept {
+  if (num_dims <= 2) return packed.words[dim];
+  const std::uint32_t bits = num_dims <= 4 ? 32 : 21, per_word = num_dims <= 4 ? 2 : 3;
+  return packed.words[dim / per_word] >> dim % per_word * bits & ((1ull << bits) - 1);
+}
+
+void Journal::do_special(Seq seq, const Call& call) noexcept {
+  if (is_stale_.exchange(false)) end_sleep();
+  collective_ = record(RecordKind::kCollective, seq, call, call.count);
+  is_special_.store(trace_.load() != nullptr);
+  if (is_stale_.load()) is_special_.store(true);  // another thread has just slept in vain
 }
 
 MessageMark Journal::begin_message(const Call& call, std::uint64_t tag) noexcept {
-  forget_sleep();
-  MessageMark mark{++num_messages_, nullptr};
+  if (is_stale_.exchange(false)) end_sleep();
+  MessageMark mark{++num_messages_, call, nullptr};
+#ifndef PHALANX_NO_JOURNAL
   write(layout_.message(rank_, mark.number), mark.number, call, tag);
   layout_.progress(rank_).messages.store(mark.number, kRelaxed);
   if (trace_.load(std::memory_order_acquire) != nullptr) [[unlikely]]
     mark.record = record(RecordKind::kMessage, mark.number, call, tag);
+#endif
   return mark;
 }
 
 void Journal::end_message(const MessageMark& mark, int peer) noexcept {
+#ifndef PHALANX_NO_JOURNAL
   const std::int64_t now = monotonic_ns();
   if (mark.record != nullptr) {
     mark.record->peer.store(peer, kRelaxed);
@@ -62,29 +53,14 @@ void Journal::end_message(const MessageMark& mark, int peer) noexcept {
   }
   JournalEntry& entry = layout_.message(rank_, mark.number);
   if (entry.seq.load(kRelaxed) != mark.number) return;  // kJournalEntries messages ago
-  entry.peer.store(peer, kRelaxed);
+  entry.where.store(pack_where(mark.call, peer), kRelaxed);
   entry.end_ns.store(now, kRelaxed);
-  add(layout_.progress(rank_).mailed_bytes, entry.size_bytes.load(kRelaxed));
-}
+  layout_.progress(rank_).mailed_bytes.store(mailed_bytes_ += mark.call.size_bytes, kRelaxed);
 #endif
+}
 
 void Journal::begin_sleep(const Call& call, std::uint64_t tag) noexcept {
   write(layout_.mail_journal(rank_), 1, call, tag);
-}
-
-void Journal::write(JournalEntry& entry, Seq seq, const Call& call, std::uint64_t count) noexcept {
-  entry.seq.store(0, kRelaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // a reader sees that the old entry is gone before the new one
-  entry.start_ns.store(call.start_ns, kRelaxed);
-  entry.end_ns.store(0, kRelaxed);
-  entry.what.store(pack_what(call), kRelaxed);
-  entry.count.store(count, kRelaxed);
-  entry.size_bytes.store(call.size_bytes, kRelaxed);
-  entry.where.store(pack_where(call), kRelaxed);
-  entry.peer.store(call.root, kRelaxed);
-  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i)
-    entry.shape[i].store(call.shape[i], kRelaxed);
-  entry.seq.store(seq, std::memory_order_release);
 }
 
 TraceOperation* Journal::record(RecordKind kind, Seq number, const Call& call, std::uint64_t count) noexcept {
@@ -132,6 +108,7 @@ void Journal::trace(std::shared_ptr<TraceFile> file) {
   const std::lock_guard lock(mutex_);
   traces_.push_back(std::make_unique<Trace>(Trace{std::move(file), group}));
   trace_.store(traces_.back().get(), std::memory_order_release);
+  is_special_.store(true);
 }
 
 }  // namespace phalanx

@@ -89,17 +89,17 @@ struct alignas(kCacheLine) Bell {
   std::atomic<std::uint32_t> sleepers;
 };
 
-struct alignas(2 * kCacheLine) JournalEntry {
+// One cache line, so that writing it costs little; see pack_shape() for the sizes.
+struct alignas(kCacheLine) JournalEntry {
   std::atomic<std::uint64_t> seq;  // 0 while it is being written
   std::atomic<std::int64_t> start_ns;
   std::atomic<std::int64_t> end_ns;  // 0 while it is under way, and for ever when it failed
   std::atomic<std::uint64_t> what;   // operation, dtype, reduce op, dimensions, root
   std::atomic<std::uint64_t> count;  // of a message: its tag
-  std::atomic<std::uint64_t> size_bytes;
-  std::atomic<std::uint64_t> where;  // index of the source line; bit 32: asynchronous
-  std::atomic<std::int64_t> peer;    // of a message, once it is known
-  std::atomic<std::uint64_t> shape[kShapeDims];
+  std::atomic<std::uint64_t> where;  // index of the source line; bit 31: asynchronous; from 32: the peer of a message
+  std::atomic<std::uint64_t> shape[2];
 };
+static_assert(sizeof(JournalEntry) == kCacheLine);
 
 struct alignas(kCacheLine) Location {
   std::atomic<std::uint64_t> words[kLocationWords];

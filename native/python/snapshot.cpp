@@ -14,26 +14,34 @@ nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
   const std::uint64_t seq = entry.seq.load(std::memory_order_acquire);
   if (seq == 0) return nb::none();
   const std::uint64_t what = entry.what.load(kRelaxed);
-  const auto num_dims = std::min<std::size_t>((what >> 24) & 0xff, kShapeDims);
+  const auto num_dims = static_cast<std::uint32_t>(std::min<std::size_t>((what >> 24) & 0xff, kShapeDims));
   nb::dict result;
   result["seq"] = seq;
-  result["operation"] = operation_name(static_cast<Operation>(what & 0xff));
+  const auto operation = static_cast<Operation>(what & 0xff);
+  result["operation"] = operation_name(operation);
   result["dtype"] = dtype_name(static_cast<DType>((what >> 8) & 0xff));
   result["op"] = reduce_op_name(static_cast<ReduceOp>((what >> 16) & 0xff));
   result["root"] = static_cast<std::int32_t>(what >> 32);
-  result["count"] = entry.count.load(kRelaxed);
-  result["size_bytes"] = entry.size_bytes.load(kRelaxed);
+  const std::uint64_t count = entry.count.load(kRelaxed);
+  result["count"] = count;
   const std::uint64_t where = entry.where.load(kRelaxed);
-  result["location"] = location_text(layout, rank, where & 0xffffffff);
+  result["location"] = location_text(layout, rank, where & (kIsAsync - 1));
   result["is_async"] = (where & kIsAsync) != 0;
-  result["peer"] = entry.peer.load(kRelaxed);
+  result["peer"] = static_cast<std::int32_t>(where >> 32);
   const std::int64_t start = entry.start_ns.load(kRelaxed), end = entry.end_ns.load(kRelaxed);
   result["start_ns"] = start;
   result["end_ns"] = end;
   result["seconds_ago"] = static_cast<double>(monotonic_ns() - start) * 1e-9;
+  const PackedShape packed{{entry.shape[0].load(kRelaxed), entry.shape[1].load(kRelaxed)}};
   nb::list shape;
-  for (std::size_t i = 0; i < num_dims; ++i) shape.append(entry.shape[i].load(kRelaxed));
+  std::uint64_t elements = 1;
+  for (std::uint32_t i = 0; i < num_dims; ++i) {
+    const std::uint64_t size = unpack_dim(packed, num_dims, i);
+    shape.append(size);
+    elements *= size;
+  }
   result["shape"] = nb::tuple(shape);
+  result["size_bytes"] = operation == Operation::kBarrier ? 0 : elements * item_bytes(static_cast<DType>((what >> 8) & 0xff));
   // Overwritten while we read: better nothing than a mixture.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.seq.load(std::memory_order_relaxed) != seq) return nb::none();

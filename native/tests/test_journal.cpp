@@ -77,7 +77,7 @@ TEST(messages_are_kept_with_the_peer_that_they_found) {
       mail.receive(kAnySource, 5, message_of(1, 100));
       const JournalEntry& entry = layout.message(1, 1);
       CHECK_EQUAL(entry.seq.load(), 1u);
-      CHECK_EQUAL(entry.peer.load(), 0);
+      CHECK_EQUAL(entry.where.load() >> 32, 0u);
       CHECK_EQUAL(entry.count.load(), 5u);
       CHECK(entry.end_ns.load() != 0);
     }
@@ -95,7 +95,8 @@ TEST(a_reader_never_sees_a_mixture_of_two_entries) {
     if (endpoint->rank() == 0) {
       for (Seq seq = 1; seq <= kCount; ++seq) {
         Call call = barrier_call();
-        call.count = call.size_bytes = seq;
+        call.count = call.shape[0] = seq;
+        call.num_dims = 1;
         call.start_ns = std::int64_t(seq);
         journal.begin(seq, call);
       }
@@ -107,16 +108,27 @@ TEST(a_reader_never_sees_a_mixture_of_two_entries) {
         const JournalEntry& entry = layout.journal(0, slot);
         const Seq before = entry.seq.load(std::memory_order_acquire);
         const std::uint64_t count = entry.count.load(std::memory_order_relaxed);
-        const std::uint64_t bytes = entry.size_bytes.load(std::memory_order_relaxed);
+        const std::uint64_t size = entry.shape[0].load(std::memory_order_relaxed);
         const std::int64_t start = entry.start_ns.load(std::memory_order_relaxed);
         std::atomic_thread_fence(std::memory_order_acquire);
         if (before == 0 || entry.seq.load(std::memory_order_relaxed) != before) continue;
         CHECK_EQUAL(count, before);
-        CHECK_EQUAL(bytes, before);
+        CHECK_EQUAL(size, before);
         CHECK_EQUAL(start, std::int64_t(before));
       }
     }
   });
+}
+
+TEST(sizes_are_kept_in_two_words) {
+  const std::uint64_t shape[kShapeDims] = {3'000'000, 5, 1, 7, 1'000'000, 2};
+  for (std::uint32_t num_dims = 0; num_dims <= kShapeDims; ++num_dims) {
+    const PackedShape packed = pack_shape(shape, num_dims);
+    for (std::uint32_t dim = 0; dim < num_dims; ++dim)
+      CHECK_EQUAL(unpack_dim(packed, num_dims, dim), num_dims > 4 && dim == 0 ? (1u << 21) - 1 : shape[dim]);
+  }
+  const std::uint64_t large[kShapeDims] = {1ull << 60, 1ull << 61};
+  CHECK_EQUAL(unpack_dim(pack_shape(large, 2), 2, 1), 1ull << 61);
 }
 
 TEST(a_trace_holds_every_operation_and_outlives_the_group) {

@@ -91,4 +91,5 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import phalanx` costs nothing and needs no torch."""
     if name not in _HOME_OF:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)  # found at once from now on
+    return value

@@ -75,7 +75,14 @@ class StartedJob:
 
     def pids(self) -> list[int]:
         """Return the processes of the ranks of its first group."""
-        return [row["pid"] or row["launched_pid"] for row in self.look().groups[0]["rows"]]
+        found: list[int] = []
+
+        def have_all_joined() -> bool:
+            found[:] = [row["pid"] for row in self.look().groups[0]["rows"]]
+            return all(found)
+
+        assert wait_until(have_all_joined, LIMIT_S / 2)
+        return found
 
     def go_on(self) -> list[Any]:
         """Let the ranks end, and return what they returned."""

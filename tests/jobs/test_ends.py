@@ -33,8 +33,8 @@ _WITH_DAEMONS = """
     os.wait()
     group.barrier()
     print("ready", flush=True)
-    if sys.argv[1] == "hang":
-        time.sleep(600)
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
     if sys.argv[1] == "fail" and group.rank == 1:
         raise KeyError("x")
 """
@@ -70,7 +70,7 @@ _KILLS: dict[str, tuple[Callable[[subprocess.Popen[str]], None], int]] = {
 def test_nothing_outlives_a_job_that_is_ended(how: str, tmp_path: Path) -> None:
     script = write_script(tmp_path, _WITH_DAEMONS)
     strike, code = _KILLS[how]
-    with started_job("-n", 2, "--grace", "0.3", script, "hang") as launcher:
+    with started_job("-n", 2, "--grace", "0.3", script, "hang", tmp_path / "never") as launcher:
         pids = _await_daemons(launcher)
         strike(launcher)
         assert launcher.wait(15) == code
@@ -79,9 +79,10 @@ def test_nothing_outlives_a_job_that_is_ended(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("fail", 1)])
 def test_nothing_outlives_a_job_that_ends(how: str, code: int, tmp_path: Path) -> None:
-    script = write_script(tmp_path, _WITH_DAEMONS + "\n    time.sleep(0.5)  # until they were counted")
-    with started_job("-n", 2, script, how) as launcher:
+    script, gate = write_script(tmp_path, _WITH_DAEMONS), tmp_path / "gate"
+    with started_job("-n", 2, script, how, gate) as launcher:
         pids = _await_daemons(launcher)
+        gate.touch()
         assert launcher.wait(15) == code
         assert _nothing_left(pids)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 
-def main() -> None:
-    """Serve `phalanx`."""
-    if sys.argv[1:2] == ["run"]:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve `phalanx`, with the arguments of this process if none are given."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["run"]:
         from phalanx.jobs.early_zygote import start_early
 
-        start_early(sys.argv[2:])
+        start_early(given[1:])
     from phalanx.cli.main import main as commands
 
-    commands(prog_name="phalanx")
+    commands(args=given, prog_name="phalanx")
 
 
 __all__ = ["main"]

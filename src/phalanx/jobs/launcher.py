@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def _tell(job: Job, outcome: Outcome, view: View, elapsed_s: float) -> None:
 
 def _write_record(outcome: Outcome, view: View) -> None:
     """Keep what was seen of a job that did not end well."""
-    if outcome.seen is None:
+    if outcome.seen is None or outcome.signal is signal.SIGPIPE:  # nobody is there to read where it is
         return
     from phalanx.diagnosis.record_folder import write_record
     from phalanx.settings import record_folder

@@ -95,7 +95,7 @@ def test_torch_names_the_rank_that_did_not_come(tmp_path: Path) -> None:
     assert told.count("Not all ranks joining collective") == 1, told
     assert "Not all ranks joining collective, sequence number: 10\n" in told
     assert "group info: 0:world\n" in told
-    assert "collective: gloo:all_reduce\n" in told
+    assert "collective: nccl:all_reduce\n" in told
     assert "missing ranks: {1}\n" in told
     assert "collective state: started\n" in told
     assert re.search(r"_every_operation at .*/test_torch_record.py:\d+\n", told)
@@ -125,7 +125,7 @@ def test_torch_names_the_sender_that_did_not_come(tmp_path: Path) -> None:
         told = _analyse(tmp_path / "dumps")
     assert "group info: 0:1->2:3:world: messages from rank 1 to rank 2, tag 3\n" in told, told
     assert "missing ranks: {1}\n" in told
-    assert "collective: gloo:recv 1<-0\n" in told
+    assert "collective: nccl:recv 1<-0\n" in told
 
 
 def test_entries_have_what_torch_records() -> None:
@@ -146,7 +146,7 @@ def test_entries_have_what_torch_records() -> None:
     assert (first["input_sizes"], first["output_sizes"]) == ([[2, 2]], [[2, 2, 2]])
     assert first["frames"] == [{"name": "called", "filename": "/home/me/train.py", "line": 61}]
     assert (last["state"], last["retired"], last["time_discovered_completed_ns"]) == ("started", False, None)
-    assert (last["collective_seq_id"], last["record_id"], last["profiling_name"]) == (7, 1, "gloo:all_reduce")
+    assert (last["collective_seq_id"], last["record_id"], last["profiling_name"]) == (7, 1, "nccl:all_reduce")
     assert last["input_dtypes"] == ["Float"]
     assert last["time_created_ns"] == 995_000_000_000, "on the clock that people use"
     assert last["frames"] == [{"name": "step", "filename": "/home/me/train.py", "line": 61}]

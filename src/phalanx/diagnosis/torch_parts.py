@@ -14,7 +14,7 @@ from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.waits import Row, View, key_of, world_of
 
 # The analyser refuses names of backends that it does not know.
-_BACKEND = "gloo"
+_BACKEND = "nccl"
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,8 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
     )
 
 
-def _is_same_user(connection: socket.socket) -> bool:
+def is_same_user(connection: socket.socket) -> bool:
+    """Tell whether the other end of a Unix socket belongs to the user of this process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
@@ -127,7 +128,7 @@ def _visit(gathering: Gathering, address: bytes, card: Any, deadline: float) -> 
             connection.connect(address)
         except OSError:
             return None
-        if not _is_same_user(connection):
+        if not is_same_user(connection):
             raise UsageError(f"{gathering.name}: another user holds this meeting place")
         try:
             connection.send(pickle.dumps(card))
@@ -185,7 +186,7 @@ class _Host:
                 connection.close()
 
     def _read_card(self, guest: socket.socket) -> Any:
-        if not _is_same_user(guest):
+        if not is_same_user(guest):
             guest.close()
             return None
         try:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from phalanx.errors import UsageError
+from phalanx.launch.meeting import is_same_user
 
 _YOURS = b"yours"
 _RETRY_S = 0.05
@@ -52,7 +53,10 @@ class TerminalDesk:
     def serve(self) -> None:
         """Lend the terminal to the next rank, or take it back."""
         if self._customer is None:
-            self._customer, _ = self._listener.accept()
+            customer, _ = self._listener.accept()
+            if not is_same_user(customer):
+                return customer.close()
+            self._customer = customer
             self._pause()
             self._foreground = foreground_group()
             with contextlib.suppress(OSError):

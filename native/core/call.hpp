@@ -17,6 +17,7 @@ struct Call {
   double factor = 1.0;          // premul_sum
   std::int64_t start_ns = 0;    // monotonic
   std::int64_t deadline_ns = 0;
+  std::int64_t paused_ns = 0;   // of the clock of Deadline, when it started
   std::uint32_t location = 0;   // index into this rank's location table
   bool is_async = false;
   std::uint64_t tag = 0;        // of a message

@@ -7,24 +7,24 @@
 
 namespace phalanx {
 
-// Whether a living rank of any group of this process stands at a breakpoint.
-bool is_anybody_debugged();
+// For how long, in all, somebody was seen at a breakpoint by this process. It grows while it is asked: whoever waits asks
+// at least every 50 ms. What passed between two looks counts up to 100 ms, so that nothing is made up for times when
+// nobody waited.
+std::int64_t paused_ns();
+// The same without a look.
+std::int64_t paused_ns_so_far() noexcept;
 
-// Not thread-safe. Ask often: time counts as debugged when somebody is debugged at the moment of asking.
+// Not thread-safe.
 class Deadline {
  public:
-  explicit Deadline(std::int64_t at_ns) : at_ns_(at_ns), looked_ns_(monotonic_ns()) {}
+  // `paused_then` is paused_ns_so_far() at the moment from which the time was counted.
+  Deadline(std::int64_t at_ns, std::int64_t paused_then) : at_ns_(at_ns), paused_then_(paused_then) {}
 
-  std::int64_t left_ns() {
-    const std::int64_t now = monotonic_ns();
-    if (is_anybody_debugged()) at_ns_ += now - looked_ns_;
-    looked_ns_ = now;
-    return at_ns_ - now;
-  }
+  std::int64_t left_ns() const { return at_ns_ + (paused_ns() - paused_then_) - monotonic_ns(); }
 
  private:
   std::int64_t at_ns_;
-  std::int64_t looked_ns_;
+  std::int64_t paused_then_;
 };
 
 }  // namespace phalanx

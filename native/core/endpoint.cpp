@@ -17,11 +17,12 @@ constexpr std::int64_t kSleepSliceNs = 50'000'000;  // how often a sleeper looks
 
 std::atomic<std::uint32_t> fork_generation{0};
 
-// The endpoints of this process, for is_anybody_debugged(). A child made by fork has none; the lock it inherits may be held
+// The endpoints of this process, for paused_ns(). A child made by fork has none; the lock it inherits may be held
 // for ever by a thread that is not there, so it gets a new one.
 struct Living {
   std::mutex mutex;
   std::vector<const Endpoint*> endpoints;
+  std::int64_t looked_ns = 0;  // when paused_ns() last did
 };
 std::atomic<Living*> living{new Living};
 
@@ -55,16 +56,37 @@ Layout layout_of(const Segment& segment) {
 
 thread_local bool (*Endpoint::interrupted)() = nullptr;
 
-bool is_anybody_debugged() {
-  Living& here = *living.load();
-  const std::lock_guard lock(here.mutex);
+namespace {
+
+// A rank that was killed at its breakpoint is still marked, until somebody looks for dead peers in that very group.
+bool is_debugged(const Member& member) {
+  if (member.is_debugged.load(std::memory_order_relaxed) == 0 || member.state.load() != MemberState::kPresent) return false;
+  if (member.pid_namespace.load() != own_pid_namespace()) return true;
+  return process_start_ticks(member.pid.load()) == member.start_ticks.load();
+}
+
+bool is_anybody_debugged(const Living& here) {
   for (const Endpoint* endpoint : here.endpoints) {
     for (int rank = 0; rank < endpoint->num_ranks(); ++rank) {
-      const Member& member = endpoint->layout().member(rank);
-      if (member.is_debugged.load(std::memory_order_relaxed) != 0 && member.state.load() == MemberState::kPresent) return true;
+      if (is_debugged(endpoint->layout().member(rank))) return true;
     }
   }
   return false;
+}
+
+std::atomic<std::int64_t> paused{0};
+constexpr std::int64_t kLongestLookNs = 100'000'000;
+
+}  // namespace
+
+std::int64_t paused_ns_so_far() noexcept { return paused.load(std::memory_order_relaxed); }
+
+std::int64_t paused_ns() {
+  Living& here = *living.load();
+  const std::lock_guard lock(here.mutex);
+  const std::int64_t now = monotonic_ns(), passed = now - std::exchange(here.looked_ns, now);
+  if (is_anybody_debugged(here)) paused.fetch_add(std::min(passed, kLongestLookNs), std::memory_order_relaxed);
+  return paused_ns_so_far();
 }
 
 std::size_t group_bytes(const GroupShape& shape) { return layout_for(shape, nullptr).total_bytes(); }
@@ -327,7 +349,7 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
   } while (monotonic_ns() < yield_until);
   Bell& bell = layout_.bell(rank_);
   const Asleep asleep(layout_, rank_, peer);
-  Deadline deadline(call.deadline_ns);
+  const Deadline deadline(call.deadline_ns, call.paused_ns);
   for (;;) {
     const std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
     if (ready(peer)) return journal_.passed(monotonic_ns());
@@ -346,7 +368,7 @@ void Endpoint::throw_if_ancestor_failed() {
   }
 }
 
-void Endpoint::check_trouble(Deadline& deadline, int first, int last, const std::function<bool(int)>& ready) {
+void Endpoint::check_trouble(const Deadline& deadline, int first, int last, const std::function<bool(int)>& ready) {
   throw_if_faulty();
   throw_if_ancestor_failed();
   int dead = peers_.find_dead();

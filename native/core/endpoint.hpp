@@ -150,7 +150,7 @@ class Endpoint {
   void compare_oldest_unseen();
   void compare_all_unseen();
   void await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready);
-  void check_trouble(Deadline& deadline, int first, int last, const std::function<bool(int)>& ready);
+  void check_trouble(const Deadline& deadline, int first, int last, const std::function<bool(int)>& ready);
   void wake_sleepers() noexcept;
 
   Segment segment_;

@@ -70,6 +70,7 @@ class Journal {
   void end_sleep() noexcept { layout_.mail_journal(rank_).seq.store(0, std::memory_order_release); }
   // It slept in vain: peers that look why this rank did not come find it here, until its next operation.
   void keep_sleep() noexcept {
+    layout_.mail_journal(rank_).end_ns.store(monotonic_ns(), std::memory_order_relaxed);
     is_stale_.store(true);
     is_special_.store(true);
   }

@@ -82,7 +82,7 @@ bool Lane::run_next() {
 
 bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   constexpr std::int64_t kSliceNs = 20'000'000;
-  Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns);
+  const Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns, paused_ns_so_far());
   while (!ticket.is_done()) {
     // Running it here saves a switch of threads, but can't be stopped in between: only for those who wait without end.
     if (deadline_ns == INT64_MAX) {

@@ -396,13 +396,16 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
   }
   Bell& bell = layout_.mail_bell(rank_);
   AsleepForMail asleep(*endpoint_, transfer.get());
-  Deadline deadline(deadline_ns);
+  // The thread that looks after detached messages comes round after its slice, whoever is debugged.
+  const auto left_ns = [&, deadline = Deadline(deadline_ns, transfer ? transfer->call.paused_ns : 0)] {
+    return transfer ? deadline.left_ns() : deadline_ns - monotonic_ns();
+  };
   for (;;) {
     const std::uint32_t word = bell.word.load(kOrder);
     if (try_once()) return asleep.wake_up(transfer.get());
     check_trouble(transfer);
     if (done()) return asleep.wake_up(transfer.get());
-    const std::int64_t left = deadline.left_ns();
+    const std::int64_t left = left_ns();
     if (left <= 0) return false;
     if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
       throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, "", false);

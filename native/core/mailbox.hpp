@@ -138,7 +138,6 @@ class Mailbox {
   std::vector<bool> is_ring_reserved_;  // per destination
   SharedWriter writer_;
   std::list<std::shared_ptr<Transfer>> detached_;
-  std::int64_t looked_ns_ = monotonic_ns();  // when check_deadlines() last did
   // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::thread thread_;

@@ -148,8 +148,7 @@ void Mailbox::check_trouble(const std::shared_ptr<Transfer>& transfer) {
 }
 
 void Mailbox::check_deadlines() {
-  const std::int64_t now = monotonic_ns(), passed = now - std::exchange(looked_ns_, now);
-  const bool stands_still = is_anybody_debugged();
+  const std::int64_t paused = paused_ns(), now = monotonic_ns();
   detached_.remove_if([&](const std::shared_ptr<Transfer>& transfer) {
     // A rank that left because another died, or because of a fault: drive() will say so.
     const bool is_lost = !transfer->is_done.load(kOrder) && is_forsaken(*transfer);
@@ -157,8 +156,8 @@ void Mailbox::check_deadlines() {
       return layout_.header().fault.state.load() != 0 || endpoint_->peers().find_dead() >= 0;
     };
     if (is_lost && !has_better_reason()) settle(transfer);
-    if (stands_still) transfer->call.deadline_ns += passed;
-    if (!transfer->is_done.load(kOrder) && now > transfer->call.deadline_ns)
+    const Call& call = transfer->call;
+    if (!transfer->is_done.load(kOrder) && now > call.deadline_ns + (paused - call.paused_ns))
       give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
     return transfer->is_done.load(kOrder);
   });

@@ -52,6 +52,7 @@ bool TraceFile::grow() noexcept {
 }
 
 void* TraceFile::take() noexcept {
+  if (getpid() != owner_) return nullptr;
   const std::lock_guard lock(mutex_);
   if (is_closed_ || is_truncated_) return nullptr;
   if (used_ == chunks_.size() * kRecordsPerChunk && !grow()) {
@@ -93,6 +94,7 @@ void TraceFile::add_location(std::uint32_t group, std::uint32_t index, const cha
 }
 
 void TraceFile::close() noexcept {
+  if (getpid() != owner_) return;
   const std::lock_guard lock(mutex_);
   if (is_closed_) return;
   is_closed_ = true;

@@ -84,6 +84,7 @@ class TraceFile {
   bool grow() noexcept;
   TraceHeader& header() const noexcept { return *reinterpret_cast<TraceHeader*>(chunks_.front()); }
 
+  const int owner_ = getpid();  // a child made by fork has the mapping too: it must neither write nor cut
   std::mutex mutex_;  // guards all below
   int descriptor_;
   std::size_t limit_bytes_;

@@ -153,6 +153,7 @@ Call RankEndpoint::new_call(Operation operation, double timeout) {
   const double seconds = effective(timeout);
   const double limit = 1e9;  // thirty years
   call.start_ns = monotonic_ns();
+  call.paused_ns = paused_ns_so_far();
   call.deadline_ns = call.start_ns + static_cast<std::int64_t>(std::fmin(seconds, limit) * 1e9);
 #ifndef PHALANX_NO_JOURNAL
   call.location = sites_.find(*endpoint_);

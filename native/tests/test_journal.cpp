@@ -190,6 +190,38 @@ TEST(deadlines_stand_still_while_a_rank_is_debugged) {
   });
 }
 
+TEST(time_that_stood_still_counts_for_every_wait_of_the_operation) {
+  run_threads(small_shape(3), [](const EndpointPtr& endpoint) {
+    barrier(*endpoint, barrier_call());
+    const std::int64_t start = monotonic_ns();
+    const auto wait_for = [&](double seconds) { wait_until([&] { return monotonic_ns() > start + std::int64_t(seconds * 1e9); }); };
+    if (endpoint->rank() == 1) {
+      endpoint->set_debugged(true);
+      wait_for(0.8);
+      endpoint->set_debugged(false);
+    } else if (endpoint->rank() == 2) {
+      wait_for(0.9);  // after the other, and long after the deadline as it was
+    }
+    Call call = barrier_call(endpoint->rank() == 0 ? 0.4 : 20);
+    call.paused_ns = paused_ns_so_far();
+    barrier(*endpoint, call);
+  });
+}
+
+TEST(a_child_made_by_fork_does_not_touch_the_trace) {
+  require_fork();
+  TemporaryTrace trace;
+  run_threads(small_shape(1), [&](const EndpointPtr& endpoint) {
+    endpoint->journal().trace(trace.file);
+    barrier(*endpoint, barrier_call());
+    Child child([&] { trace.file->close(); });
+    CHECK_EQUAL(child.wait(), 0);
+    for (int i = 0; i < 100; ++i) barrier(*endpoint, barrier_call());
+  });
+  trace.file->close();
+  CHECK_EQUAL(trace.operations().size(), 101u);
+}
+
 TEST(a_rank_that_slept_in_vain_says_so_until_its_next_operation) {
   run_threads(small_shape(2), [](const EndpointPtr& endpoint) {
     Mail mail(endpoint);

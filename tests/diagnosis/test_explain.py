@@ -39,6 +39,8 @@ def _entry(**changes: Any) -> dict[str, Any]:
         "count": 1024,
         "location": "/home/me/train.py:61",
         "seconds_ago": 1.5,
+        "start_ns": 1,
+        "end_ns": 0,
         "shape": (1024,),
         **changes,
     }

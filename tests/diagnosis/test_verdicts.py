@@ -155,6 +155,19 @@ def test_tags_that_do_not_match_are_a_cycle(group: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_a_rank_that_gave_up_a_receive_and_computes_is_no_deadlock(group: Any, tmp_path: Path) -> None:
+    with pytest.raises(phalanx.OperationTimeoutError):
+        group.recv(torch.empty(3), 1 - group.rank, timeout_s=0.2 if group.rank == 0 else 1.5)
+    if group.rank == 0:
+        _stay_until(tmp_path, 1)
+        return
+    error = _caught(tmp_path, 1, lambda: group.recv(torch.empty(3), 0, timeout_s=0.3))
+    assert (error.verdict, error.culprits) == ("no sender", (0,))
+    assert " in _stay_until" in str(error)
+
+
+@pytest.mark.slow
 @pytest.mark.ranks(3)
 def test_a_sub_group_that_only_some_make_names_the_others(group: Any, tmp_path: Path) -> None:
     if group.rank == 2:

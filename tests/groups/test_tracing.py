@@ -102,6 +102,23 @@ def test_a_full_disk_ends_the_trace_and_not_the_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_child_that_a_rank_forks_does_not_end_its_trace(tmp_path: Path) -> None:
+    def body(folder: str) -> None:
+        group = phalanx.connect()
+        with phalanx.trace(folder):
+            group.all_reduce(torch.ones(3))
+            pid = os.fork()
+            if pid == 0:
+                raise SystemExit(0)  # through the block's end, and what runs at exit
+            os.waitpid(pid, 0)
+            for _ in range(100):
+                group.barrier()
+
+    run_ranks("process", 2, body, str(tmp_path))
+    assert len(read_spans(tmp_path).spans) == 2 * 101
+
+
+@pytest.mark.slow
 def test_a_killed_rank_leaves_what_it_did(tmp_path: Path) -> None:
     def body(folder: str) -> None:
         group = phalanx.connect()

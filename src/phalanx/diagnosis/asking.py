@@ -136,11 +136,16 @@ class _Question:
         thread = self._threads[0]
         os.write(self._file, f"\n@{thread} {time.monotonic_ns()}\n".encode())
         self._start = os.fstat(self._file).st_size
-        if signal_thread(self.pid, thread, STACK_SIGNAL) and signal_thread(self.pid, thread, STACK_SIGNAL):
+        is_ready = catches(self.pid, STACK_SIGNAL)  # once more: it may run another program by now
+        if is_ready and self._signal_twice(thread):
             return True
         self._threads.pop(0)  # the thread has ended
         self._start = -1
         return False
+
+    def _signal_twice(self, thread: int) -> bool:
+        is_there = signal_thread(self.pid, thread, STACK_SIGNAL)
+        return is_there and signal_thread(self.pid, thread, STACK_SIGNAL)
 
     def _read(self) -> str | None:
         """Return the answer, if it is whole: a second one has begun."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.diagnosis import words
 from phalanx.diagnosis.surroundings import Surroundings
+from phalanx.diagnosis.waits import is_waiting
 
 Facts = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -50,7 +51,7 @@ class Scene:
             return "has ended without joining the group" if self._is_gone(rank) else "has not joined the group"
         if row["is_debugged"]:
             return "stands at a breakpoint"
-        if row["mail"] is not None:
+        if row["mail"] is not None and is_waiting(row["mail"], is_broken=False):
             return f"waits in {words.operation(row['mail'])}, begun {_ago(row['mail'])}"
         if rank in self.around.waits:
             return f"waits in {self.around.waits[rank]}; {self._last(row)}"

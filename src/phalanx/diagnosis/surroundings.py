@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from phalanx.diagnosis.stacks import parse_stacks
 from phalanx.diagnosis.waits import Wait, describe_cycle, find_cycle, find_waits, key_of, world_of
 
 _SHOWN_FRAMES = 6
+_LONGEST_S = 0.3
 _MOST_PROCESSES = 32  # looked at: every rank of a large job may do so at the same moment
 
 
@@ -37,11 +39,21 @@ class Surroundings:
 def look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> Surroundings:
     """Look at these ranks of a group, and at those that they wait for in whatever group.
 
+    It is asked in the midst of trouble. Whatever it meets, such as no memory to map a group, the trouble itself is what
+    must be told: then it has found out nothing.
+
     Args:
         nonce: Identifies the group.
         rows: Its members.
         ranks: Those in question.
     """
+    try:
+        return _look_around(nonce, rows, ranks)
+    except Exception:
+        return Surroundings()
+
+
+def _look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> Surroundings:
     wanted = [row for row in rows if row["rank"] in set(ranks) and row["is_here"] and key_of(row)[0]]
     waits = _follow_waits({key_of(row)[0] for row in wanted[:_MOST_PROCESSES]})
     cycle = find_cycle(waits)
@@ -59,15 +71,17 @@ def look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable
 def _follow_waits(pids: set[int]) -> list[Wait]:
     """Return who waits, beginning with this process and the given ones, and going on to those they wait for."""
     observer = Observer(is_writable=False)
-    seen = {os.getpid(), *pids}
+    seen = further = {os.getpid(), *pids}
+    deadline = time.monotonic() + _LONGEST_S
     while True:
-        observer.look(seen)
+        observer.look(further)
         views = [view_of(group) for group in observer.groups]
         waits = find_waits(views, world_of(views), also_broken=True)
         further = {key[0] for wait in waits if wait.key[0] in seen for key in wait.keys} - seen - {0}
-        if not further or len(seen) >= _MOST_PROCESSES:
+        further = set(sorted(further)[: _MOST_PROCESSES - len(seen)])
+        if not further or time.monotonic() > deadline:
             return waits
-        seen |= set(sorted(further)[: _MOST_PROCESSES - len(seen)])
+        seen = seen | further
 
 
 def _states(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:

@@ -17,6 +17,7 @@ Key = tuple[int, int]  # process, and thread where ranks are threads
 World = Mapping[Key, int]
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_JUST_S = 0.5  # others that look at the same moment shall still see it
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _wait_of(row: Row, view: View, world: World) -> Wait | None:
         return None
     rows = view["rows"]
     mail, entry = row["mail"], row["entry"]
-    if mail is not None:
+    if mail is not None and is_waiting(mail, view["fault"] is not None):
         peers = [mail["root"]] if mail["root"] >= 0 else [other["rank"] for other in rows if other is not row]
         return _wait(row, peers, mail, view, world, is_any=mail["root"] < 0)
     if row["sleeps_for"] < 0:
@@ -105,6 +106,17 @@ def _wait_of(row: Row, view: View, world: World) -> Wait | None:
     if entry is not None:  # so far ahead that it must wait for the others before it begins
         return _wait(row, [row["sleeps_for"]], entry, view, world)
     return None
+
+
+def is_waiting(mail: Row, is_broken: bool) -> bool:
+    """Tell whether a rank sleeps for a message, or did until the group broke; after a timeout of its own it goes on."""
+    return not mail["end_ns"] or is_broken or ended_s(mail) < _JUST_S
+
+
+def ended_s(entry: Row) -> float:
+    """Return how long ago an operation ended."""
+    took_s: float = (entry["end_ns"] - entry["start_ns"]) * 1e-9
+    return float(entry["seconds_ago"]) - took_s
 
 
 def _missing(row: Row, entry: Row, rows: Sequence[Row]) -> list[int]:

@@ -115,7 +115,7 @@ class RankDebugger(pdb.Pdb):
         self._set_debugged(True)
         try:
             reader, writer = self._borrowed.enter_context(borrow_terminal(terminal_desk()))
-        except UsageError:
+        except BaseException:
             self._set_debugged(False)
             raise
         self.stdin = self._borrowed.enter_context(os.fdopen(reader, encoding="utf-8", closefd=False))

@@ -23,8 +23,10 @@ class Traceable(Protocol):
     def _trace(self, file: TraceFile | None) -> None: ...
 
 
-# The recordings under way, by the rank that makes them: a thread's context, or None for the process.
+# The recordings under way, by the rank that makes them: a thread's context, or None for the process. A child made by
+# fork is not that rank.
 _recordings: dict[int | None, Recording] = {}
+os.register_at_fork(after_in_child=_recordings.clear)
 
 
 def _own_key() -> int | None:
@@ -89,7 +91,9 @@ def begin(folder: Path) -> None:
 def _end(*, is_drawn: bool) -> Written | None:
     from phalanx.groups.shared_memory import living_groups
 
-    recording = _recordings.pop(_own_key())
+    recording = _recordings.pop(_own_key(), None)
+    if recording is None:  # a child made by fork leaves the block too
+        return None
     _trace_all(living_groups(), None)
     return recording.close(is_drawn=is_drawn)
 

@@ -171,12 +171,13 @@ class Attempt:
 
     def _serve_terminal(self) -> None:
         """Lend the terminal to a rank that is debugged, or take it back. The job's time stands still meanwhile."""
+        was_lent = self._desk.is_lent
         self._loop.off(self._desk.descriptor())
         self._desk.serve()
         self._loop.on(self._desk.descriptor(), self._serve_terminal)
         if self._desk.is_lent:
             self._lent_at = time.monotonic()
-        elif self._deadline is not None:
+        elif was_lent and self._deadline is not None:
             self._deadline += time.monotonic() - self._lent_at
 
     def _read_zygote(self) -> None:

@@ -21,6 +21,8 @@ from phalanx.jobs.writer import Writer
 _COLOURS = (36, 35, 32, 33, 34, 96, 95, 92, 93, 94)
 _BETWEEN_PRINTS_S = 0.1
 _MANY_BYTES = 1 << 16
+_MOST_HELD_BYTES = 1 << 22
+_MOST_HELD_LINES = 1000
 # Everything that could move the cursor; colours may stay.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]|\x1b(?!\[[0-9;]*m)")
 
@@ -63,7 +65,9 @@ class LiveView:
             text = _UNSAFE.sub("", line.decode(errors="replace"))
             self._lines.append(f"{prefix}{text}\x1b[0m\n" if "\x1b" in text else f"{prefix}{text}\n")
             self._num_bytes += len(line)
-        if self._num_bytes > _MANY_BYTES or time.monotonic() - self._printed_at > _BETWEEN_PRINTS_S:
+        if self._is_paused:
+            self._hold_back()
+        elif self._num_bytes > _MANY_BYTES or time.monotonic() - self._printed_at > _BETWEEN_PRINTS_S:
             self._print()
 
     def show_progress(self, rank: int, is_error: bool, text: bytes, is_rewritten: bool) -> None:
@@ -87,8 +91,8 @@ class LiveView:
         return ()
 
     def is_full(self) -> bool:
-        """Tell whether somebody else has the terminal."""
-        return self._is_paused
+        """Tell that it never is: a rank that has the terminal may print more than a pipe takes."""
+        return False
 
     def pause(self) -> None:
         """Take the table away and leave the terminal to somebody else."""
@@ -131,6 +135,12 @@ class LiveView:
         shown = f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
         size = self._console.size
         return make_table(self._ranks, f"{self._title}  {shown}", size.width, size.height) if self._ranks else Text("")
+
+    def _hold_back(self) -> None:
+        """Keep lines until the terminal is ours again; of very many, the last."""
+        if self._num_bytes > _MOST_HELD_BYTES:
+            self._lines = ["... lines left out ...\n", *self._lines[-_MOST_HELD_LINES:]]
+            self._num_bytes = 0
 
     def _print(self) -> None:
         self._printed_at = time.monotonic()

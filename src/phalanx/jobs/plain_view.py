@@ -25,7 +25,6 @@ class PlainView:
         self._prefixes = [f"[{rank:{width}}] ".encode() for rank in range(num_ranks)]
         self._out, self._err = Writer(1), Writer(2)
         self._bars: dict[tuple[int, bool], tuple[float, bytes]] = {}  # when one was last shown, and how it looked
-        self._is_paused = False
 
     def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
         """Write finished lines."""
@@ -56,15 +55,13 @@ class PlainView:
 
     def is_full(self) -> bool:
         """Tell whether somebody reads too slowly."""
-        return self._is_paused or self._out.is_full() or self._err.is_full()
+        return self._out.is_full() or self._err.is_full()
 
     def pause(self) -> None:
-        """Leave the terminal to somebody else."""
-        self._is_paused = True
+        """Go on writing: a rank that is debugged may print more than a pipe takes, and must not wait for us."""
 
     def resume(self) -> None:
-        """Take it back."""
-        self._is_paused = False
+        """Go on writing."""
 
     def close(self) -> None:
         """Write what is left, however long that takes: the ranks are gone, and Ctrl-C works as usual."""

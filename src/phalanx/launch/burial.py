@@ -96,5 +96,5 @@ def _reap(pid: int) -> bool:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has become another user's
         os.kill(pid, number)

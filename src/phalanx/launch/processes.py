@@ -20,6 +20,7 @@ from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.outcome import Failure, raise_first, rank_failed, too_slow, unpack
 from phalanx.launch.rank_process import Job, Report
 from phalanx.launch.sending import pack
+from phalanx.launch.terminal import foreground_group, give_foreground
 from phalanx.settings import copy_environment, torch_threads
 
 Task = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -89,6 +90,8 @@ class _Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if foreground_group() in self._pids.values():  # a rank that was debugged has died
+            give_foreground(os.getpgrp())
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, int):
                 os.close(key.fd)

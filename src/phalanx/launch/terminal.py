@@ -14,8 +14,10 @@ import os
 import secrets
 import signal
 import socket
+import termios
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from phalanx.errors import UsageError
 from phalanx.launch.meeting import is_same_user
@@ -40,6 +42,7 @@ class TerminalDesk:
         self._pause, self._resume = pause, resume
         self._customer: socket.socket | None = None
         self._foreground = -1
+        self._attributes: list[Any] = []
 
     def descriptor(self) -> int:
         """Return what becomes readable when serve() has something to do."""
@@ -59,12 +62,14 @@ class TerminalDesk:
             self._customer = customer
             self._pause()
             self._foreground = foreground_group()
+            self._attributes = terminal_attributes()
             with contextlib.suppress(OSError):
                 self._customer.send(_YOURS)
             return
         self._customer.close()
         self._customer = None
         give_foreground(self._foreground)
+        set_terminal_attributes(self._attributes)  # a rank that died has not
         self._resume()
 
     def close(self) -> None:
@@ -90,11 +95,13 @@ def borrow_terminal(desk: str) -> Iterator[tuple[int, int]]:
         raise UsageError("there is no terminal to debug in") from None
     try:
         with _turn(desk):
-            before = foreground_group()
+            before, attributes = foreground_group(), terminal_attributes()
             give_foreground(os.getpgrp())
+            set_terminal_attributes(_without_suspending(attributes))
             try:
                 yield terminal, terminal
             finally:
+                set_terminal_attributes(attributes)
                 give_foreground(before)
     finally:
         os.close(terminal)
@@ -104,10 +111,15 @@ def borrow_terminal(desk: str) -> Iterator[tuple[int, int]]:
 def _turn(desk: str) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         if desk:
-            connection.connect(f"\0{desk}")
-            connection.recv(len(_YOURS))
+            try:
+                connection.connect(f"\0{desk}")
+                answer = connection.recv(len(_YOURS))
+            except OSError as error:
+                raise UsageError(f"the launcher does not lend its terminal: {error}") from None
+            if answer != _YOURS:
+                raise UsageError("the launcher does not lend its terminal")
         else:
-            name = f"\0phalanx-terminal-of-session-{os.getsid(0)}"
+            name = f"\0phalanx-terminal-of-session-{os.getuid()}-{os.getsid(0)}"
             while not _claim(connection, name):
                 time.sleep(_RETRY_S)
         yield
@@ -119,6 +131,38 @@ def _claim(connection: socket.socket, name: str) -> bool:
     except OSError:  # another rank has it
         return False
     return True
+
+
+def terminal_attributes() -> list[Any]:
+    """Return how the terminal is set; nothing when there is none."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return termios.tcgetattr(terminal.fileno())
+    except (OSError, termios.error):
+        return []
+
+
+def set_terminal_attributes(attributes: list[Any]) -> None:
+    """Set it so, if there is one."""
+    if not attributes:
+        return
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            termios.tcsetattr(terminal.fileno(), termios.TCSADRAIN, attributes)
+    except (OSError, termios.error):
+        pass  # not our terminal any more
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+def _without_suspending(attributes: list[Any]) -> list[Any]:
+    """Ctrl-Z would stop the rank, but not its launcher: no shell would take over, and nobody could go on."""
+    if not attributes:
+        return []
+    characters = list(attributes[6])
+    characters[termios.VSUSP] = b"\0"
+    return [*attributes[:6], characters]
 
 
 def foreground_group() -> int:

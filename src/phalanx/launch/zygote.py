@@ -106,7 +106,7 @@ class _Nursery:
 
 
 def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # some may have become another user's
         os.killpg(group, signal.SIGKILL)
 
 

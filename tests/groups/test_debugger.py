@@ -89,6 +89,15 @@ def test_quitting_ends_the_job_with_a_word(start: Start) -> None:
 
 
 @pytest.mark.slow
+def test_a_rank_that_dies_at_the_prompt_gives_the_terminal_back(start: Start, tmp_path: Path) -> None:
+    child = start("1", "process")
+    child.expect(r"\(rank 1\) ")
+    child.sendline("import os; os.kill(os.getpid(), 9)")
+    child.expect("RankFailedError: rank 1 of 3 was killed by SIGKILL")
+    assert _end(child) == 1
+
+
+@pytest.mark.slow
 def test_without_a_terminal_it_is_skipped_with_a_warning(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)

@@ -120,6 +120,7 @@ def test_a_rank_at_a_breakpoint_has_the_terminal_and_the_job_s_time_stands_still
         group = phalanx.connect(timeout_s=1)
         value = torch.ones(1)
         phalanx.breakpoint(1)
+        print("x" * 300_000)
         group.all_reduce(value)
         print("sum", value.item())
         """,
@@ -133,6 +134,12 @@ def test_a_rank_at_a_breakpoint_has_the_terminal_and_the_job_s_time_stands_still
             child.expect("sum|not done|timed out", timeout=2)
         child.sendline("p 40 + group.rank")
         child.expect(r"41\r\n\(rank 1\) ")
+    child.sendcontrol("z")  # stops nobody: no shell would take over
+    child.sendline()
+    child.expect("non-printable character")
+    child.expect(r"\(rank 1\) ")
+    child.sendline("n")  # more than a pipe takes
+    child.expect(r"\(rank 1\) ")
     child.sendline("c")
     for _ in range(3):
         child.expect(r"sum 3\.0")

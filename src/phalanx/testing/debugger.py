@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from _pytest.debugging import _enter_pdb, pytestPDB
 
+from phalanx.launch.terminal import give_foreground
 from phalanx.testing.line import Line
 from phalanx.testing.member import Member
 
@@ -71,7 +71,7 @@ class Debugger:
         writer.line()
         writer.sep(">", f"rank {member.rank} has the terminal")
         writer.flush()
-        _give_foreground(member.pid)
+        give_foreground(member.pid)
         member.line.notify("yours")
 
     def wait(self, member: Member) -> None:
@@ -85,7 +85,7 @@ class Debugger:
 
     def take_back(self) -> None:
         """Use it for pytest's own output again."""
-        _give_foreground(os.getpgrp())
+        give_foreground(os.getpgrp())
         if self._capturing is not None:
             self._capturing.resume_global_capture()
 
@@ -114,19 +114,3 @@ class _UnlessOnRanks:
     def pytest_internalerror(self, excinfo: Any) -> None:
         """Debug pytest itself."""
         self._invoked.pytest_internalerror(excinfo)
-
-
-def _give_foreground(group: int) -> None:
-    """Make a process group the one that reads the terminal, if there is a terminal."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR)
-    except OSError:
-        return
-    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    try:
-        os.tcsetpgrp(terminal, group)
-    except OSError:
-        pass  # not our terminal: whoever reads it, reads it
-    finally:
-        signal.signal(signal.SIGTTOU, before)
-        os.close(terminal)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from phalanx.errors import UsageError
+from phalanx.groups.living import living_groups
 from phalanx.launch.context import current_context
 from phalanx.launch.terminal import borrow_terminal
 from phalanx.settings import read_placement, terminal_desk
@@ -149,7 +150,5 @@ class RankDebugger(pdb.Pdb):
             self._set_debugged(False)
 
     def _set_debugged(self, is_debugged: bool) -> None:
-        from phalanx.groups.shared_memory import living_groups
-
         for group in living_groups():
             group._set_debugged(is_debugged)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +24,9 @@ from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.current import enter_group, leave_group
+from phalanx.groups.living import add_living
 from phalanx.groups.tracing import join_recording
-from phalanx.launch.context import current_context, has_failed, on_failure
-from phalanx.launch.exceptions import describe_exception
+from phalanx.launch.context import current_context
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
 # A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
@@ -67,7 +65,7 @@ class SharedMemoryGroup(RankEndpoint):
                 self._set_interceptor(self._context.interceptor)
         answer_with_stacks()
         join_recording(self)
-        _close_at_exit(self)
+        add_living(self)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -349,47 +347,6 @@ class SharedMemoryGroup(RankEndpoint):
             os.close(outcome.descriptor)
         group.watch(self)
         return group
-
-
-_living: weakref.WeakSet[SharedMemoryGroup] = weakref.WeakSet()
-
-
-def _close_at_exit(group: SharedMemoryGroup) -> None:
-    """Let a process that ends without close() leave in good order: its peers must not take it for dead."""
-    if not _living:
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
-    on_failure(_fail_all)
-    _living.add(group)
-
-
-def _fail_all(why: str) -> None:
-    """Break all groups of the calling rank: also those that its launcher does not know."""
-    for group in living_groups():
-        group.fail(why)
-
-
-def _close_all() -> None:
-    if has_failed():
-        return
-    error = _uncaught_exception()
-    for group in list(_living):
-        if error is not None and not group.is_closed:
-            group.fail(describe_exception(error))  # peers shall hear why, not see this rank leave
-        RankEndpoint.close(group)
-
-
-def _uncaught_exception() -> BaseException | None:
-    """Return what the program ends with, if Python has just printed its traceback."""
-    if hasattr(sys, "ps1"):  # a person types at it, and has seen many
-        return None
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-
-
-def living_groups() -> list[SharedMemoryGroup]:
-    """Return the open groups of the calling rank."""
-    context = current_context()
-    return [group for group in list(_living) if group._context is context and not group.is_closed]
 
 
 def _seconds(timeout_s: Timeout, default: float) -> float:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from phalanx.engine import TraceFile
 from phalanx.errors import UsageError
+from phalanx.groups.living import living_groups
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.settings import read_placement, trace_folder
 from phalanx.timeline.recording import Recording
@@ -79,8 +80,6 @@ def begin(folder: Path) -> None:
         UsageError: This rank records already.
         PhalanxError: The folder can't be written to.
     """
-    from phalanx.groups.shared_memory import living_groups
-
     key = _own_key()
     if key in _recordings:
         raise UsageError(f"trace: this rank records already, into {_recordings[key].folder}")
@@ -89,8 +88,6 @@ def begin(folder: Path) -> None:
 
 
 def _end(*, is_drawn: bool) -> Written | None:
-    from phalanx.groups.shared_memory import living_groups
-
     recording = _recordings.pop(_own_key(), None)
     if recording is None:  # a child made by fork leaves the block too
         return None

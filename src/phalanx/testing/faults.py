@@ -155,7 +155,7 @@ def _arm(rank: int, at: At, strike: Callable[..., Any]) -> None:
     if rank != context.rank:
         return
     context.interceptor = _Fault(context, operation, number, strike)
-    groups: Any = sys.modules.get("phalanx.groups.shared_memory")
+    groups: Any = sys.modules.get("phalanx.groups.living")
     for group in groups.living_groups() if groups is not None else ():
         group._set_interceptor(context.interceptor)
 

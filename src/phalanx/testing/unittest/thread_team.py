@@ -8,7 +8,8 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.groups.shared_memory import SharedMemoryGroup, living_groups
+from phalanx.groups.living import living_groups
+from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
 from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport

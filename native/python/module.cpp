@@ -115,6 +115,7 @@ NB_MODULE(_native, m) {
   m.def("available_memory_bytes", &available_memory_bytes);
   m.def("signal_thread", [](int pid, int thread, int number) { return syscall(SYS_tgkill, pid, thread, number) == 0; },
         "pid"_a, "thread"_a, "number"_a);
+  m.def("admit_device_type", &admit_device_type, "dlpack_type"_a);
 
   nb::class_<Segment>(m, "Segment")
       .def_prop_ro("descriptor", &Segment::descriptor)

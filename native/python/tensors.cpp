@@ -21,6 +21,9 @@ struct ExchangeTable {
 
 constexpr int kCpu = 1, kPinned = 3;
 
+// One bit per DLPack device type whose memory is the host's. Changed under the interpreter's lock, before first use.
+std::uint32_t admitted_types = 0;
+
 std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
 
 // Looked up once per tensor type.
@@ -115,6 +118,7 @@ bool has_overlap(const DlTensor& t) {
 void check_device(nb::handle object, const DlTensor& t, const char* role) {
   if (t.device.device_type == kCpu || t.device.device_type == kPinned) [[likely]]
     return;
+  if (t.device.device_type > 0 && t.device.device_type < 32 && (admitted_types >> t.device.device_type & 1u) != 0) return;
   const std::string device = nb::cast<std::string>(nb::str(object.attr("device")));
   throw UsageProblem(std::string(role) + " is on device " + device + ", but this group moves CPU tensors only; " +
                      "pass tensor.cpu(), or make a group for that device");
@@ -126,6 +130,12 @@ void check_lazy_bits(nb::handle object, const char* role) {
 }
 
 }  // namespace
+
+void admit_device_type(int dlpack_type) {
+  if (dlpack_type <= 0 || dlpack_type >= 32)
+    throw nb::value_error("admit_device_type: DLPack has no such device type");
+  admitted_types |= 1u << dlpack_type;
+}
 
 Tensor view_tensor(nb::handle object, const char* role, Use use) {
   const ExchangeTable* table = exchange_table(object.ptr()->ob_type);

@@ -30,7 +30,10 @@ struct Tensor {
 
 enum class Use { kRead, kWrite };
 
-// Throws UsageProblem for anything that is not a CPU tensor, naming it by `role`.
+// Accept tensors of this DLPack device type from now on: their memory must be the host's.
+void admit_device_type(int dlpack_type);
+
+// Throws UsageProblem for anything that is neither a CPU tensor nor of an admitted type, naming it by `role`.
 Tensor view_tensor(nb::handle object, const char* role, Use use);
 std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use);
 

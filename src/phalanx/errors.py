@@ -12,6 +12,8 @@ PhalanxError
 ├── AbortedError            somebody called abort()
 ├── SharedMemoryError       the machine has not enough memory                        (also a MemoryError)
 ├── RankFailedError         a rank started by spawn() failed and its own exception can't be shown as itself
+├── BuildError              the native part of virtual devices could not be built or loaded
+├── RaceError               two streams of virtual devices touched the same memory, and nothing orders them
 └── InternalError           a bug in phalanx
 """
 
@@ -130,6 +132,38 @@ class RankFailedError(PhalanxError):
 
     exit_code: int | None = None
     signal: int | None = None
+
+
+class BuildError(PhalanxError):
+    """The native part of virtual devices could not be built on this machine, or what was built can't be used.
+
+    Attributes:
+        log: File with all that the compiler said, or "".
+    """
+
+    log: str = ""
+
+
+class RaceError(PhalanxError):
+    """Two streams of virtual devices touched the same memory, and nothing orders the second behind the first.
+
+    Attributes:
+        device: Index of the device whose memory it is, or None.
+        first_operation: What came first, such as "aten::add_".
+        first_line: Where it was called, as "train.py:61", or "".
+        first_stream: Number of its stream; 0 is the default stream.
+        second_operation: What came without waiting for it.
+        second_line: Where that was called.
+        second_stream: Number of its stream.
+    """
+
+    device: int | None = None
+    first_operation: str = ""
+    first_line: str = ""
+    first_stream: int = 0
+    second_operation: str = ""
+    second_line: str = ""
+    second_stream: int = 0
 
 
 class InternalError(PhalanxError):

@@ -9,11 +9,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from phalanx.errors import UsageError
 
 DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_GRACE_S = 1.0
+DEFAULT_VIRTUAL_MEMORY = "16GiB"
+MAX_VIRTUAL_DEVICES = 64
+
+Races = Literal["off", "warn", "raise"]
+StoodInFor = Literal["nccl", "gloo", "mpi"]
+RACES: tuple[Races, ...] = get_args(Races)
+STOOD_IN_FOR: tuple[StoodInFor, ...] = get_args(StoodInFor)
 
 
 @dataclass(frozen=True)
@@ -163,3 +171,64 @@ def record_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return where flight records of failed jobs are kept (PHALANX_RECORD_DIR)."""
     given = environment.get("PHALANX_RECORD_DIR")
     return Path(given) if given else cache_folder() / "records"
+
+
+def compiler_command() -> str:
+    """Return the C++ compiler the user wants (CXX), perhaps with arguments; empty when any will do."""
+    return os.environ.get("CXX", "").strip()
+
+
+def virtual_gpus(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many virtual GPUs `import torch` shall set up (PHALANX_VIRTUAL_GPUS); 0 for none.
+
+    Raises:
+        UsageError: The variable holds no such number.
+    """
+    text = environment.get("PHALANX_VIRTUAL_GPUS", "").strip()
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_VIRTUAL_DEVICES:
+        raise UsageError(
+            f'PHALANX_VIRTUAL_GPUS is "{text}"; give a whole number up to {MAX_VIRTUAL_DEVICES}, or 0 for none'
+        )
+    return int(text)
+
+
+def virtual_memory(environment: Mapping[str, str] = os.environ) -> str:
+    """Return how much memory a virtual device has unless told otherwise (PHALANX_VIRTUAL_MEMORY), as text."""
+    return environment.get("PHALANX_VIRTUAL_MEMORY", "").strip() or DEFAULT_VIRTUAL_MEMORY
+
+
+def races(environment: Mapping[str, str] = os.environ) -> Races:
+    """Return what shall happen to races of virtual devices unless told otherwise (PHALANX_RACES).
+
+    Raises:
+        UsageError: The variable says something else.
+    """
+    text = environment.get("PHALANX_RACES", "").strip() or "off"
+    for choice in RACES:
+        if text == choice:
+            return choice
+    raise UsageError(f'PHALANX_RACES is "{text}"; give one of {", ".join(RACES)}')
+
+
+def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFor, ...]:
+    """Return the backends of torch that `import torch` shall have phalanx stand in for (PHALANX_STAND_IN).
+
+    With virtual GPUs that is "nccl" unless the variable is there; "none" says none.
+
+    Raises:
+        UsageError: The variable names something else.
+    """
+    text = environment.get("PHALANX_STAND_IN", "").strip()
+    if not text:
+        return ("nccl",) if virtual_gpus(environment) else ()
+    if text == "none":
+        return ()
+    names = {name.strip() for name in text.split(",")}
+    unknown = sorted(names.difference(STOOD_IN_FOR))
+    if unknown:
+        raise UsageError(
+            f'PHALANX_STAND_IN is "{text}"; give some of {", ".join(STOOD_IN_FOR)} with commas between, or none'
+        )
+    return tuple(name for name in STOOD_IN_FOR if name in names)

@@ -1,0 +1,28 @@
+"""Checking that a device is there."""
+
+from __future__ import annotations
+
+import torch
+
+
+def checked(index: int, num_devices: int) -> int:
+    """Return the index of a device that is there.
+
+    Raises:
+        torch.AcceleratorError: There is none with this index. A RuntimeError, as from CUDA itself.
+    """
+    if 0 <= index < num_devices:
+        return index
+    raise torch.AcceleratorError(
+        f"CUDA error: invalid device ordinal\n"
+        f"cuda:{index} is not there: {_those(num_devices)}. "
+        f"Ask for {index + 1} where the virtual GPUs are set up, or use another index."
+    )
+
+
+def _those(num_devices: int) -> str:
+    return (
+        "there is one virtual GPU, cuda:0"
+        if num_devices == 1
+        else f"there are {num_devices} virtual GPUs, cuda:0 to cuda:{num_devices - 1}"
+    )

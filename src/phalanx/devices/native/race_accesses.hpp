@@ -1,0 +1,56 @@
+// What an operation reads and writes, told to the race detector. Nothing is collected while it is off.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include "races_torch.hpp"
+#include "streams.hpp"
+
+namespace phalanx::devices {
+
+inline races::StreamKey current_stream_key(DeviceIndex device) { return {device, current_streams[device]}; }
+
+class RaceAccesses {
+ public:
+  explicit RaceAccesses(bool is_view = false) : is_on_(!is_view && races::is_on()) {}
+
+  void add(const at::Tensor& tensor, bool is_write) {
+    if (is_on_) collect(tensor, is_write);
+  }
+
+  // Throws where the detector is asked to.
+  void launch(const char* operation) {
+    if (is_on_ && !accesses_.empty()) races::launch(current_stream_key(device_), accesses_, operation);
+  }
+
+  // The results an operation has made are written by it.
+  void launch_results(const torch::jit::Stack& stack, std::size_t count, const char* operation) {
+    if (!is_on_) return;
+    accesses_.clear();
+    for (std::size_t at = stack.size() - count; at < stack.size(); ++at) {
+      if (stack[at].isTensor()) collect(stack[at].toTensor(), true);
+      if (stack[at].isTensorList())
+        for (const at::Tensor& tensor : stack[at].toTensorVector()) collect(tensor, true);
+    }
+    launch(operation);
+  }
+
+ private:
+  void collect(const at::Tensor& tensor, bool is_write) {
+    if (!tensor.defined() || !face.owns(tensor)) return;
+    device_ = tensor.device().index();
+    if (tensor.layout() == at::kSparse) {
+      collect(tensor._indices(), is_write);
+      collect(tensor._values(), is_write);
+    } else if (tensor.layout() == at::kStrided && tensor.numel() > 0) {
+      accesses_.push_back(races::access_of(tensor, is_write));
+    }
+  }
+
+  bool is_on_;
+  DeviceIndex device_ = 0;
+  c10::SmallVector<races::Access, 6> accesses_;
+};
+
+}  // namespace phalanx::devices

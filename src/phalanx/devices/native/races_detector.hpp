@@ -1,0 +1,288 @@
+// The detector: takes in what streams, the host and the allocator do, and finds what is not ordered.
+//
+// Knows neither torch nor Python. Not for several threads at a time: races.hpp has the lock.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+
+#include "races_report.hpp"
+#include "races_reuse.hpp"
+
+namespace phalanx::devices::races {
+
+// What an operation touches.
+struct Access {
+  const void* block = nullptr;    // the start of the storage's memory
+  std::uintptr_t lo = 0, hi = 0;  // bytes, hi exclusive
+  bool is_write = false;
+  std::span<const std::int64_t> sizes{}, strides{};  // in items
+  std::uint32_t item_bytes = 0;                      // 0: everything from lo to hi
+  const char* dtype = nullptr;
+
+  Footprint footprint() const {
+    return item_bytes == 0 ? Footprint(lo, hi) : Footprint(lo, sizes, strides, item_bytes);
+  }
+};
+
+class Detector {
+ public:
+  using Reports = std::vector<Report>;
+
+  Reports launch(StreamKey key, std::span<const Access> accesses, const std::string* operation, const Where& where,
+                 TouchKind kind = TouchKind::kOperation) {
+    Reports reports;
+    const std::size_t stream = clocks_.index_of(key);
+    const SiteId site = site_of(key, operation, where);
+    const std::uint64_t launch = clocks_.launch(stream);
+    remember_launch(stream, launch, site);
+    // Reads first: what is written as well is checked as a write.
+    for (const bool is_write : {false, true})
+      for (const Access& access : accesses)
+        if (access.is_write == is_write) touch(access, {stream, launch, site, tensor_of(access), kind, is_write}, reports);
+    return reports;
+  }
+
+  Reports copy_between_devices(StreamKey source, StreamKey destination, std::span<const Access> accesses,
+                               const std::string* operation, const Where& where) {
+    stream_waits(source, clocks_.of(clocks_.index_of(destination)));
+    Reports reports = launch(source, accesses, operation, where);
+    stream_waits(destination, clocks_.of(clocks_.index_of(source)));
+    return reports;
+  }
+
+  // Each group of ranks has a stream for its collectives. It begins behind the caller's.
+  std::uint64_t begin_collective(StreamKey key, std::span<const Access> accesses, std::int64_t lane,
+                                 const std::string* operation, const Where& where, Reports& reports) {
+    const StreamKey own{key.device, -1 - lane};
+    stream_waits(own, clocks_.of(clocks_.index_of(key)));
+    reports = launch(own, accesses, operation, where, TouchKind::kCollective);
+    for (const Access& access : accesses) record_stream(access.block, own);  // a group keeps its tensors until it is done
+    collectives_.emplace(++num_collectives_, clocks_.of(clocks_.index_of(own)));
+    if (collectives_.size() > kMostCollectives) {  // never waited for; from here on nobody is blamed for it
+      clocks_.host_waits_for(collectives_.begin()->second);
+      collectives_.erase(collectives_.begin());
+    }
+    return num_collectives_;
+  }
+
+  void wait_collective(std::uint64_t ticket, StreamKey key) {
+    const auto found = collectives_.find(ticket);
+    if (found != collectives_.end()) stream_waits(key, found->second);
+  }
+
+  // An operation of the CPU on memory that copies may still be using.
+  Reports host_touches(std::span<const Access> accesses, const std::string* operation, const Where& where) {
+    Reports reports;
+    for (const Access& access : accesses) {
+      const Footprint footprint = access.footprint();
+      auto after = host_blocks_.upper_bound(footprint.lo());
+      if (footprint.is_empty() || after == host_blocks_.begin()) continue;
+      const BlockHistory& history = std::prev(after)->second;
+      history.look(footprint, access.is_write, [&](const Touch& earlier) {
+        if (earlier.launch <= clocks_.host().of(earlier.stream)) return;
+        Touch here;
+        here.site = site_of({}, operation, where);
+        here.tensor = tensor_of(access);
+        here.is_write = access.is_write;
+        report(earlier, here, clocks_.host(), RaceKind::kHost, reports);
+      });
+    }
+    return reports;
+  }
+
+  // From now on copies from or to pinned memory are in flight, until the host has waited for them.
+  Reports launch_on_host_memory(StreamKey key, const Access& on_device, const Access& on_host, const std::string* operation,
+                                const Where& where) {
+    if (host_blocks_.size() >= kMostHostBlocks) forget_settled_copies();
+    BlockHistory& history = host_blocks_[reinterpret_cast<std::uintptr_t>(on_host.block)];
+    Reports reports = launch(key, {&on_device, 1}, operation, where);
+    const std::size_t stream = clocks_.index_of(key);
+    const Touch touch{stream,
+                      clocks_.of(stream).of(stream),
+                      site_of(key, operation, where),
+                      tensor_of(on_host),
+                      TouchKind::kOperation,
+                      on_host.is_write};
+    add_touch(history, on_host, touch, reports);
+    return reports;
+  }
+
+  bool has_copies_in_flight() {
+    forget_settled_copies();
+    return !host_blocks_.empty();
+  }
+
+  void record(const void* event, StreamKey key) { clocks_.record(event, clocks_.index_of(key)); }
+  void forget_event(const void* event) { clocks_.forget_event(event); }
+  void wait(StreamKey key, const void* event) {
+    if (const Clock* clock = clocks_.of_event(event)) stream_waits(key, *clock);
+  }
+  void host_waits_for_stream(StreamKey key) { clocks_.host_waits_for(clocks_.of(clocks_.index_of(key))); }
+  void host_waits_for_device(int device) { clocks_.host_waits_for_device(device); }
+  void host_waits_for_event(const void* event) {
+    if (const Clock* clock = clocks_.of_event(event)) clocks_.host_waits_for(*clock);
+  }
+
+  void allocated(const void* start, std::size_t size_bytes, StreamKey key, const std::string* operation, const Where& where) {
+    const std::size_t stream = clocks_.index_of(key);
+    Block block{key, size_bytes, site_of(key, operation, where), {}, {}};
+    std::vector<Touch> touches = reuse_.is_empty() ? std::vector<Touch>() : reuse_.take(key, size_bytes, clocks_.of(stream));
+    touches.insert(touches.begin(), Touch{stream, clocks_.launch(stream), block.site, 0, TouchKind::kAllocation, true});
+    const auto lo = reinterpret_cast<std::uintptr_t>(start);
+    block.history.start_with(lo, lo + size_bytes, std::move(touches));
+    blocks_.insert_or_assign(start, std::move(block));
+  }
+
+  void record_stream(const void* start, StreamKey key) {
+    const auto found = blocks_.find(start);
+    if (found != blocks_.end()) found->second.recorded.insert(clocks_.index_of(key));
+  }
+
+  void freed(const void* start, const Where& where) {
+    host_blocks_.erase(reinterpret_cast<std::uintptr_t>(start));
+    const auto found = blocks_.find(start);
+    if (found == blocks_.end()) return;
+    const Block& block = found->second;
+    if (block.owner) keep_risks(block, where);
+    blocks_.erase(found);
+  }
+
+  void emptied_cache() { reuse_.clear(); }
+
+  std::size_t num_blocks() const { return blocks_.size(); }
+
+ private:
+  struct Block {
+    std::optional<StreamKey> owner;  // the stream it was allocated on; none: before the detector was on
+    std::size_t size_bytes = 0;
+    SiteId site = 0;
+    std::set<std::size_t> recorded{};
+    BlockHistory history{};
+  };
+
+  static constexpr std::size_t kMostCollectives = 1 << 16, kMostHostBlocks = 1 << 10, kLaunchesKept = 64;
+
+  void stream_waits(StreamKey key, const Clock& clock) { clocks_.of(clocks_.index_of(key)).wait_for(clock); }
+
+  SiteId site_of(StreamKey key, const std::string* operation, const Where& where) {
+    Site site{key, operation, where.place, where.backward_node, {}};
+    if (where.forward.is_known) {
+      if (where.backward_node != nullptr)
+        site.forward = forward_lines_.find(where.forward, *where.backward_node);
+      else if (where.place.is_known() && operation != nullptr)
+        forward_lines_.remember(where.forward, operation, where.place);
+    }
+    return sites_.number_of(site);
+  }
+
+  TensorId tensor_of(const Access& access) {
+    if (access.dtype == nullptr) return 0;
+    std::string text = std::string(access.dtype) + " (";
+    for (std::size_t at = 0; at < access.sizes.size(); ++at) text += (at > 0 ? ", " : "") + std::to_string(access.sizes[at]);
+    if (access.sizes.size() == 1) text += ",";
+    return tensors_.number_of(text + ")");
+  }
+
+  void touch(const Access& access, const Touch& touch, Reports& reports) {
+    if (access.lo == access.hi) return;
+    add_touch(blocks_[access.block].history, access, touch, reports);
+  }
+
+  void add_touch(BlockHistory& history, const Access& access, const Touch& touch, Reports& reports) {
+    const Clock& clock = clocks_.of(touch.stream);
+    history.add(access.footprint(), touch, [&](const Touch& earlier) {
+      if (earlier.launch > clock.of(earlier.stream)) report(earlier, touch, clock, kind_of(earlier), reports);
+    });
+  }
+
+  static RaceKind kind_of(const Touch& earlier) {
+    if (earlier.former_life != nullptr) return RaceKind::kReuse;
+    if (earlier.kind == TouchKind::kAllocation) return RaceKind::kAllocation;
+    return earlier.kind == TouchKind::kCollective ? RaceKind::kCollective : RaceKind::kStreams;
+  }
+
+  void report(const Touch& earlier, const Touch& here, const Clock& clock, RaceKind kind, Reports& reports) {
+    Report made;
+    made.kind = kind;
+    made.here = {sites_[here.site], here.is_write, tensors_[here.tensor]};
+    made.earlier = {sites_[earlier.site], earlier.is_write, tensors_[earlier.tensor]};
+    if (earlier.former_life != nullptr) {
+      made.freed = sites_[earlier.former_life->freed];
+      made.allocated = sites_[earlier.former_life->allocated];
+    }
+    made.has_waited = clock.of(earlier.stream) > 0;
+    find_launch(earlier.stream, clock.of(earlier.stream), made.waited);
+    const auto is_same = [&](const Report& other) {
+      return other.kind == made.kind && other.here.site == made.here.site && other.earlier.site == made.earlier.site &&
+             other.here.is_write == made.here.is_write && other.here.tensor == made.here.tensor;
+    };
+    if (std::none_of(reports.begin(), reports.end(), is_same)) reports.push_back(std::move(made));
+  }
+
+  // The block goes back to its owner's pool; of what others did to it, keep what the owner does not lie behind.
+  void keep_risks(const Block& block, const Where& where) {
+    const std::size_t owner = clocks_.index_of(*block.owner);
+    const Clock& clock = clocks_.of(owner);
+    std::shared_ptr<const FormerLife> life;
+    FreedMemory freed{block.size_bytes, {}};
+    block.history.each_touch([&](const Touch& touch) {
+      if (touch.stream == owner || touch.launch <= clock.of(touch.stream)) return;
+      if (block.recorded.contains(touch.stream) || touch.former_life != nullptr) return;
+      if (life == nullptr) {
+        const FormerLife now{block.site, site_of(*block.owner, nullptr, where)};
+        life = std::make_shared<const FormerLife>(now);
+      }
+      for (Touch& kept : freed.touches) {
+        if (kept.stream != touch.stream || kept.is_write != touch.is_write) continue;
+        if (kept.launch < touch.launch) kept = touch;
+        kept.gaps = nullptr;
+        kept.former_life = life;
+        return;
+      }
+      freed.touches.push_back(touch);
+      freed.touches.back().gaps = nullptr;
+      freed.touches.back().former_life = life;
+    });
+    if (!freed.touches.empty()) reuse_.add(*block.owner, std::move(freed));
+  }
+
+  void forget_settled_copies() {
+    std::erase_if(host_blocks_, [&](const auto& entry) {
+      bool is_settled = true;
+      entry.second.each_touch([&](const Touch& touch) { is_settled &= touch.launch <= clocks_.host().of(touch.stream); });
+      return is_settled;
+    });
+  }
+
+  void remember_launch(std::size_t stream, std::uint64_t launch, SiteId site) {
+    if (stream >= recent_.size()) recent_.resize(stream + 1);
+    auto& launches = recent_[stream];
+    if (launches.size() == kLaunchesKept) launches.pop_front();
+    launches.emplace_back(launch, site);
+  }
+
+  // The last launch of a stream up to the given one, if it is remembered.
+  void find_launch(std::size_t stream, std::uint64_t up_to, Site& found) const {
+    if (stream >= recent_.size()) return;
+    const auto& launches = recent_[stream];
+    const auto is_before = [&](const auto& launch) { return launch.first <= up_to; };
+    const auto last = std::find_if(launches.rbegin(), launches.rend(), is_before);
+    if (last != launches.rend()) found = sites_[last->second];
+  }
+
+  Clocks clocks_;
+  Sites sites_;
+  Tensors tensors_;
+  ForwardLines forward_lines_;
+  std::unordered_map<const void*, Block> blocks_;
+  std::map<std::uintptr_t, BlockHistory> host_blocks_;  // pinned memory with copies in flight, by its start
+  ReusePools reuse_;
+  std::map<std::uint64_t, Clock> collectives_;
+  std::uint64_t num_collectives_ = 0;
+  std::vector<std::deque<std::pair<std::uint64_t, SiteId>>> recent_;
+};
+
+}  // namespace phalanx::devices::races

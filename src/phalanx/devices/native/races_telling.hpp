@@ -1,0 +1,174 @@
+// The one detector of this process, who calls it, and how what it finds is told: nothing, a warning or an exception.
+//
+// Threads may share all of it.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+
+#include "races_detector.hpp"
+#include "races_python.hpp"
+
+namespace phalanx::devices::races {
+
+enum class Mode : int { kOff = 0, kWarn = 1, kRaise = 2 };
+
+// What the torch side can tell about the thread; each may be null.
+struct Hooks {
+  bool (*forward_number)(ForwardNumber&) = nullptr;                    // false: nothing is recorded for backward
+  bool (*backward_node)(std::string& name, ForwardNumber&) = nullptr;  // false: this is not the backward pass
+  void (*switched)(bool is_on) = nullptr;                              // the detector was switched on or off
+};
+
+// Python's part: gets the facts as JSON, returns an exception to raise (a new reference) or null.
+using Tell = void* (*)(const char* json);
+
+struct State {
+  std::atomic<int> mode{0};
+  std::atomic<bool> has_unraised{false};
+  std::atomic<bool> has_copies_in_flight{false};  // of pinned memory; perhaps they are done
+  std::atomic<Tell> tell{nullptr};
+  Hooks hooks;  // these two are written once, before the first switching on
+  std::string device_type = "cuda";
+
+  std::mutex lock;  // guards everything below
+  std::unique_ptr<Detector> detector = std::make_unique<Detector>();
+  std::vector<std::string> seen;  // as JSON
+  std::set<std::string> told;     // pairs of lines
+  std::vector<Report> unraised;   // found where nothing can be thrown
+};
+
+// Never destroyed: threads of torch may still come at the end of the process.
+inline State& state = *new State;
+
+inline bool is_on() { return state.mode.load(std::memory_order_relaxed) != 0; }
+inline bool raises() { return state.mode.load(std::memory_order_relaxed) == static_cast<int>(Mode::kRaise); }
+
+// While one is alive, this thread's line is looked up only once.
+class Operation {
+ public:
+  Operation() : is_counted_(is_on()) { depth += is_counted_ ? 1 : 0; }
+  ~Operation() {
+    if (is_counted_ && --depth == 0) {
+      is_known = false;
+      name = nullptr;
+    }
+  }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  static inline thread_local int depth = 0;
+  static inline thread_local bool is_known = false;
+  static inline thread_local const char* name = nullptr;  // what allocations are made for
+  static inline thread_local Where where{};
+
+ private:
+  bool is_counted_;
+};
+
+inline Where find_where() {
+  if (Operation::is_known) return Operation::where;
+  Where where;
+  where.place = python.caller();
+  std::string node;
+  if (state.hooks.backward_node != nullptr && state.hooks.backward_node(node, where.forward))
+    where.backward_node = names.get(node);
+  else if (state.hooks.forward_number != nullptr)
+    where.forward.is_known = state.hooks.forward_number(where.forward);
+  if (Operation::depth > 0) {
+    Operation::where = where;
+    Operation::is_known = true;
+  }
+  return where;
+}
+
+// Of what throws nothing: the reports wait for somebody who does.
+inline void keep_for_later(std::vector<Report> reports) {
+  if (reports.empty()) return;
+  std::lock_guard guard(state.lock);
+  for (Report& report : reports) state.unraised.push_back(std::move(report));
+  state.has_unraised.store(true, std::memory_order_release);
+}
+
+// Each pair of lines is told once, unless it is to be raised.
+inline bool is_news(const Report& report, const std::string& json) {
+  static constexpr std::size_t kMostSeen = 1000, kMostTold = 10000;
+  std::ostringstream pair;
+  pair << name_of(report.kind);
+  for (const Site* site : {&report.here.site, &report.earlier.site}) {
+    const Place& place = site->line();
+    pair << ' ' << place.file << ':' << place.line << ':' << (place.is_known() ? nullptr : site->operation);
+  }
+  std::lock_guard guard(state.lock);
+  const bool is_new = state.told.size() < kMostTold && state.told.insert(pair.str()).second;
+  const bool is_raised = raises();
+  if ((is_new || is_raised) && state.seen.size() < kMostSeen) state.seen.push_back(json);
+  return is_new || is_raised;
+}
+
+// Warns of each report, or throws the first. Without Python around, warnings only stay in `seen`.
+inline void deliver(const std::vector<Report>& reports) {
+  void* exception = nullptr;
+  std::string text;
+  for (const Report& report : reports) {
+    const std::string words = Wording(report, state.device_type).text();
+    const std::string json = Json::of(report, words);
+    if (!is_news(report, json)) continue;
+    if (text.empty()) text = words;
+    const Tell tell = state.tell.load(std::memory_order_acquire);
+    if (tell == nullptr || !python.is_usable()) continue;
+    void* answer = tell(json.c_str());
+    if (exception == nullptr)
+      exception = answer;
+    else
+      python.release(answer);
+  }
+  if (exception != nullptr) python.raise(exception, text);
+  if (!text.empty() && state.tell.load() == nullptr && raises()) throw std::runtime_error("RaceError: " + text);
+}
+
+inline void deliver_unraised() {
+  if (!state.has_unraised.load(std::memory_order_acquire)) return;
+  std::vector<Report> reports;
+  {
+    std::lock_guard guard(state.lock);
+    reports.swap(state.unraised);
+    state.has_unraised.store(false, std::memory_order_release);
+  }
+  deliver(reports);
+}
+
+// A child is forked from any thread, perhaps while another holds the lock.
+inline void survive_forks() {
+  static const int once = pthread_atfork([] { state.lock.lock(); }, [] { state.lock.unlock(); }, [] { state.lock.unlock(); });
+  static_cast<void>(once);
+}
+
+// Turning it on starts with an empty history.
+inline void set_mode(Mode mode) {
+  survive_forks();
+  {
+    std::lock_guard guard(state.lock);
+    if (state.mode.load() == 0 && mode != Mode::kOff) {
+      state.detector = std::make_unique<Detector>();
+      state.has_copies_in_flight.store(false);
+    }
+    state.mode.store(static_cast<int>(mode));
+  }
+  if (state.hooks.switched != nullptr) state.hooks.switched(mode != Mode::kOff);
+}
+
+inline void clear() {
+  std::lock_guard guard(state.lock);
+  state.detector = std::make_unique<Detector>();
+  state.seen.clear();
+  state.told.clear();
+  state.unraised.clear();
+  state.has_unraised.store(false);
+  state.has_copies_in_flight.store(false);
+}
+
+}  // namespace phalanx::devices::races

@@ -1,0 +1,128 @@
+// The race detector's eyes in torch: tensors as accesses, nodes of the backward pass, operations of the CPU on pinned memory.
+#pragma once
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "face.hpp"
+#include "races.hpp"
+
+namespace phalanx::devices::races {
+
+// As torch.float32 is called, without "torch.".
+inline const char* name_of(c10::ScalarType type) {
+  static auto& known = *new std::array<std::atomic<const std::string*>, 128>{};
+  const auto at = static_cast<std::size_t>(type);
+  if (at >= known.size()) return nullptr;
+  if (known[at].load() == nullptr) known[at].store(names.get(c10::getDtypeNames(type).first));
+  return known[at].load()->c_str();
+}
+
+// Of a dense tensor. Looks at the tensor's sizes as long as it is used.
+inline Access access_of(const at::Tensor& tensor, bool is_write) {
+  const void* block = tensor.storage().data();
+  const auto item_bytes = static_cast<std::int64_t>(tensor.itemsize());
+  const auto lo = reinterpret_cast<std::uintptr_t>(block) + static_cast<std::uintptr_t>(tensor.storage_offset() * item_bytes);
+  Access access{block, lo, lo + static_cast<std::uintptr_t>(tensor.numel() > 0 ? item_bytes : 0), is_write};
+  access.sizes = {tensor.sizes().data(), tensor.sizes().size()};
+  access.strides = {tensor.strides().data(), tensor.strides().size()};
+  access.item_bytes = static_cast<std::uint32_t>(item_bytes);
+  access.dtype = name_of(tensor.scalar_type());
+  return access;
+}
+
+inline bool forward_number(ForwardNumber& number) {
+  if (!at::GradMode::is_enabled()) return false;
+  number.thread = at::RecordFunction::currentThreadId();
+  number.sequence = at::sequence_number::peek() - 1;  // the node is made before its operation runs
+  return true;
+}
+
+inline bool backward_node(std::string& name, ForwardNumber& number) {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return false;
+  name = node->name();
+  number = {node->thread_id(), node->sequence_nr(), true};
+  return true;
+}
+
+// Operations of the CPU are seen while copies of pinned memory are in flight. Those that copy to or from a device are not
+// the host's, those that only look at sizes touch nothing, and composite ones come again as their parts.
+class HostWatch {
+ public:
+  static void switched(bool is_on) {
+    static auto& handle = *new std::optional<at::CallbackHandle>;
+    if (is_on && !handle) {
+      handle = at::addGlobalCallback(
+          at::RecordFunctionCallback(&HostWatch::begin).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    } else if (!is_on && handle) {
+      at::removeCallback(*handle);
+      handle.reset();
+    }
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    if (!has_copies_in_flight()) return nullptr;
+    const auto name = function.operator_name();
+    if (!name) return nullptr;
+    const auto operation = c10::Dispatcher::singleton().findOp(*name);
+    if (!operation || !touches_memory(*operation)) return nullptr;
+    if (name->name == "aten::copy_" && std::exchange(own_copy_follows, false)) return nullptr;
+    c10::SmallVector<Access, 4> accesses;
+    const auto& arguments = operation->schema().arguments();
+    std::vector<at::Tensor> kept;
+    for (std::size_t at = 0; at < std::min(arguments.size(), function.inputs().size()); ++at) {
+      const auto* alias = arguments[at].alias_info();
+      if (alias != nullptr && !alias->isWrite() && !is_look(*name)) continue;
+      if (!take(function.inputs()[at], alias != nullptr && alias->isWrite(), accesses, kept)) return nullptr;
+    }
+    if (!accesses.empty()) host_touches({accesses.data(), accesses.size()}, name->name.c_str());
+    return nullptr;
+  }
+
+  // What .numpy() and .tolist() begin with.
+  static bool is_look(const c10::OperatorName& name) {
+    return name.name == "aten::resolve_conj" || name.name == "aten::resolve_neg";
+  }
+
+  static bool touches_memory(const c10::OperatorHandle& operation) {
+    const auto& name = operation.operator_name();
+    if (is_look(name) || name.name == "aten::copy_") return true;
+    if (name.name == "aten::resize_" || name.name == "aten::set_" || name.name == "aten::is_pinned") return false;
+    return operation.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  }
+
+  // False: a device takes part.
+  static bool take(const c10::IValue& value, bool is_write, c10::SmallVector<Access, 4>& accesses,
+                   std::vector<at::Tensor>& kept) {
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector())
+        if (!take(c10::IValue(tensor), is_write, accesses, kept)) return false;
+      return true;
+    }
+    if (!value.isTensor() || !value.toTensor().defined()) return true;
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.device().is_cpu()) return false;
+    if (tensor.layout() != at::kStrided || tensor.numel() == 0) return true;
+    kept.push_back(tensor);
+    accesses.push_back(access_of(kept.back(), is_write));
+    return true;
+  }
+};
+
+// Once, before the detector is switched on.
+inline void connect_to_torch() {
+  state.hooks = {&forward_number, &backward_node, &HostWatch::switched};
+  state.device_type = face.is_cuda() ? "cuda" : "virtual";
+}
+
+}  // namespace phalanx::devices::races

@@ -1,0 +1,134 @@
+// Making the devices known to torch: hooks, guard, allocator and kernels. Once in the life of a process.
+#pragma once
+
+#include <ATen/native/transformers/attention.h>
+
+#include <set>
+#include <string>
+
+#include "autocast.hpp"
+#include "ddp_timer.hpp"
+#include "direct_kernels.hpp"
+#include "gpu_only.hpp"
+#include "hooks.hpp"
+#include "profiler_clock.hpp"
+#include "recurrent_cells.hpp"
+#include "softmax.hpp"
+#include "synchronized_batch_norm.hpp"
+
+namespace phalanx::devices {
+
+// Registrations last as long as their library object: for good.
+inline torch::Library& new_library(const char* name_space, DispatchKey key) {
+  return *new torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
+}
+
+// The one kernel for all operations of "aten" that some key has, except those registered already.
+class EveryOperation {
+ public:
+  explicit EveryOperation(torch::Library& library) : library_(library) {}
+
+  void add(const c10::OperatorName& name) {
+    constexpr std::string_view prefix = "aten::";
+    if (name.name.rfind(prefix, 0) != 0) return;
+    const auto operation = c10::Dispatcher::singleton().findOp(name);
+    if (!operation || !done_.insert(c10::toString(name)).second) return;
+    const std::string full = c10::toString(name).substr(prefix.size());
+    library_.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                    std::make_unique<AnyOperation>(OperationFacts::of(*operation))));
+  }
+
+  void add_all_of(DispatchKey key) {
+    for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(key)) add(name);
+  }
+
+  void leave_out(const std::set<std::string>& names) { done_.insert(names.begin(), names.end()); }
+
+ private:
+  torch::Library& library_;
+  // Views that torch makes itself, whatever the device.
+  std::set<std::string> done_ = {"aten::alias", "aten::detach"};
+};
+
+inline void add_fallback(DispatchKey key) {
+  new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AnyOperation>(std::nullopt)));
+}
+
+// Attention is composed of other operations: the fused kernels of a GPU build must not be chosen.
+inline std::int64_t choose_composed_attention(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double,
+                                              bool, std::optional<double>, bool) {
+  return static_cast<std::int64_t>(at::SDPBackend::math);
+}
+
+inline void register_kernels() {
+  add_fallback(face.key);
+  add_fallback(face.sparse_key);
+  add_fallback(face.compressed_key);
+  torch::Library& dense = new_library("aten", face.key);
+  KernelSet own(dense);
+  kernels::register_direct(own);
+  kernels::register_recurrent(own);
+  kernels::register_batch_norm(own);
+  kernels::register_softmax(own);
+  kernels::register_gpu_only(own);
+  EveryOperation all(dense);
+  all.leave_out(own.names());
+  all.add_all_of(DispatchKey::CPU);
+  if (face.is_cuda()) all.add_all_of(DispatchKey::CUDA);  // in a GPU build: nothing may reach a GPU's kernel
+  for (const char* name : {"aten::convolution", "aten::convolution_backward"}) all.add(c10::OperatorName(name, ""));
+
+  torch::Library& sparse = new_library("aten", face.sparse_key);
+  KernelSet own_sparse(sparse);
+  kernels::register_direct_sparse(own_sparse);
+  EveryOperation all_sparse(sparse);
+  all_sparse.leave_out(own_sparse.names());
+  all_sparse.add_all_of(DispatchKey::SparseCPU);
+  EveryOperation all_compressed(new_library("aten", face.compressed_key));
+  all_compressed.add_all_of(DispatchKey::SparseCsrCPU);
+  if (face.is_cuda()) {
+    all_compressed.add_all_of(DispatchKey::SparseCsrCUDA);
+    all_sparse.add_all_of(DispatchKey::SparseCUDA);
+    at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_composed_attention);
+  } else {
+    new_library("_", DispatchKey::AutocastPrivateUse1).fallback(torch::CppFunction::makeFallthrough());
+    at::autocast::register_for_own_devices(new_library("aten", DispatchKey::AutocastPrivateUse1));
+  }
+}
+
+// torch tells of every kernel that is replaced; in a GPU build that is most of them.
+struct SilentWarnings final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+inline void install_hooks() {
+  if (!face.is_cuda()) {
+    at::RegisterPrivateUse1HooksInterface(new OwnHooks);
+    return;
+  }
+  // torch keeps its hooks in a constant object that can't be exchanged; ours has the same layout, so it takes its place.
+  static_assert(sizeof(CudaHooks) == sizeof(at::CUDAHooksInterface));
+  auto& hooks = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
+  new (&hooks) CudaHooks;
+}
+
+inline void set_up(bool is_cuda, int count, std::int64_t memory_bytes) {
+  TORCH_CHECK(face.count == 0, "virtual devices have been set up before in this process");
+  TORCH_CHECK(count >= 1 && count <= kMostDevices, "there can be 1 to ", kMostDevices, " virtual devices, not ", count);
+  if (is_cuda) {
+    TORCH_CHECK(at::detail::getCUDAHooks().getNumGPUs() == 0, "there are real GPUs here");
+    face = {DeviceType::CUDA, DispatchKey::CUDA, DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA, 0};
+  }
+  face.count = count;
+  for (int device = 0; device < count; ++device) memory[device].set_capacity(memory_bytes);
+  install_hooks();
+  c10::impl::DeviceGuardImplRegistrar(face.type, new Guard);
+  c10::SetAllocator(face.type, &allocator, 10);
+  SilentWarnings silent;
+  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  register_kernels();
+  register_ddp_timer();
+  register_profiler_clock();
+  races::connect_to_torch();
+}
+
+}  // namespace phalanx::devices

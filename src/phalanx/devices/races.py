@@ -1,0 +1,304 @@
+"""Find streams that touch the same memory unordered.
+
+Operations of virtual devices run in program order, so a missing wait never shows in the numbers, only on a GPU. The
+native detector follows streams, events, the allocator, copies and collectives, and tells this module of each race.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import sysconfig
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from phalanx.errors import RaceError, UsageError
+
+__all__ = ["RacePlace", "RaceReport", "RaceSide", "RaceWarning", "clear", "is_on", "races_mode", "seen"]
+
+Mode = Literal["off", "warn", "raise"]
+_MODES: tuple[Mode, ...] = ("off", "warn", "raise")
+_Tell = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+
+
+class RaceWarning(UserWarning):
+    """Two streams touch the same memory unordered; each pair of lines is told once."""
+
+
+@dataclass(frozen=True)
+class RacePlace:
+    """A line of the program; an empty file when it is not known."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "a line that is not known"
+
+
+@dataclass(frozen=True)
+class RaceSide:
+    """One of two accesses that are not ordered.
+
+    Attributes:
+        place: The line; for the backward pass, that of the operation in forward.
+        operation: What was called, such as "aten::add_".
+        is_write: Whether it writes the memory; otherwise it reads it.
+        device: The device's index.
+        stream: The stream's number; 0 is the default one, those of collectives are below zero.
+        tensor: Type and shape, such as "float32 (1024, 3)".
+        backward_node: The node of the backward pass it belongs to, or "".
+    """
+
+    place: RacePlace
+    operation: str
+    is_write: bool
+    device: int
+    stream: int
+    tensor: str
+    backward_node: str
+
+
+@dataclass(frozen=True)
+class RaceReport:
+    """A race that was found.
+
+    Attributes:
+        kind: "streams"; "allocation" (memory used on a stream that did not wait for the one it was allocated on);
+            "reuse" (freed without record_stream); "collective" (used before work.wait()); "host" (pinned memory used
+            before the copy was waited for).
+        text: All of it in words, as the RaceError has it.
+        here: The later access, which did not wait.
+        earlier: The one it should have waited for.
+        freed: Where the memory was freed, for kind "reuse".
+    """
+
+    kind: str
+    text: str
+    here: RaceSide
+    earlier: RaceSide
+    freed: RacePlace | None
+
+
+class _NativeAccess(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("block", "lo", "hi")),
+        *((name, ctypes.POINTER(ctypes.c_int64)) for name in ("sizes", "strides")),
+        ("dtype", ctypes.c_char_p),
+        *((name, ctypes.c_int32) for name in ("num_dims", "item_bytes", "is_write")),
+    ]
+
+
+class _Detector:
+    """The native detector of this process. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._native: ctypes.CDLL | None = None
+        self._tell = _Tell(self._told)  # keeps the function alive that native code calls
+        self._thread = threading.local()  # .error: what the last native call of this thread found
+
+    def connect(self, native: ctypes.CDLL) -> None:
+        for name, result, arguments in _SIGNATURES:
+            function = getattr(native, name)
+            function.restype, function.argtypes = result, arguments
+        if self._native is None:
+            for prefix in _not_the_users():
+                native.pxd_races_hide(prefix.encode())
+            atexit.register(self._tell_the_rest)
+        native.pxd_races_connect(self._tell)
+        self._native = native
+
+    @property
+    def native(self) -> ctypes.CDLL:
+        if self._native is None:
+            raise UsageError("there are no virtual devices in this process; call phalanx.virtual_devices(8) first")
+        return self._native
+
+    def is_on(self) -> bool:
+        return self._native is not None and self._native.pxd_races_mode() != 0
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """Call a native function, and raise the race it found."""
+        self._thread.error = None
+        result = getattr(self.native, name)(*arguments)
+        error, self._thread.error = self._thread.error, None
+        if error is not None:
+            raise error
+        return result
+
+    def _tell_the_rest(self) -> None:
+        # Races of the host wait for an operation to be raised from. At the end there is none any more.
+        if self.is_on():
+            self.native.pxd_races_set_mode(_MODES.index("warn"))
+            self.native.pxd_races_take_unraised()
+
+    def _told(self, text: bytes) -> int | None:
+        """Warn of a race, or return the exception to raise; called by native code, on whatever thread found it."""
+        report = _read(text)
+        error: Exception | None = None
+        if self.native.pxd_races_mode() == _MODES.index("raise"):
+            error = _error_of(report)
+        else:
+            try:
+                warnings.warn_explicit(report.text, RaceWarning, report.here.place.file or "?", report.here.place.line)
+            except Warning as warning:  # the user's filter says that it is an error
+                error = warning
+        if error is None:
+            return None
+        self._thread.error = error
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))  # the reference that native code gets
+        return id(error)
+
+
+def is_on() -> bool:
+    """Tell whether races are looked for."""
+    return _detector.is_on()
+
+
+def connect(native: ctypes.CDLL) -> None:
+    """Take over the detector of a loaded library; it is off."""
+    _detector.connect(native)
+
+
+def set_mode(mode: Mode) -> None:
+    """Look for races from now on, or no longer. Switched on, it knows nothing of what was done before.
+
+    Raises:
+        UsageError: There is no such mode, or there are no virtual devices.
+    """
+    if mode not in _MODES:
+        raise UsageError(f'races must be "off", "warn" or "raise", not {mode!r}')
+    _detector.native.pxd_races_set_mode(_MODES.index(mode))
+
+
+@contextlib.contextmanager
+def races_mode(mode: Mode) -> Iterator[None]:
+    """Look for races within a `with` block, or do not: "off", "warn" or "raise".
+
+    Raises:
+        UsageError: There is no such mode, or there are no virtual devices.
+        RaceError: The host used pinned memory before a copy was done, and no operation came after it to say so.
+    """
+    before = _MODES[_detector.native.pxd_races_mode()]
+    set_mode(mode)
+    try:
+        yield
+        _detector.call("pxd_races_take_unraised")
+    finally:
+        set_mode(before)
+
+
+def seen() -> list[RaceReport]:
+    """Return the races found so far, at most 1000; of those only warned of, each pair of lines once.
+
+    Raises:
+        UsageError: There are no virtual devices.
+    """
+    reports: list[RaceReport] = []
+    while (text := _detector.native.pxd_races_seen(len(reports))) is not None:
+        reports.append(_read(text))
+    return reports
+
+
+def clear() -> None:
+    """Forget the races found so far, and everything that was done to memory.
+
+    Raises:
+        UsageError: There are no virtual devices.
+    """
+    _detector.native.pxd_races_clear()
+
+
+def begin_collective(reads: Sequence[Tensor], writes: Sequence[Tensor], *, lane: int, operation: str) -> int:
+    """Put a collective behind the current stream, on a stream of its own; return its ticket.
+
+    Args:
+        lane: Stands for the group: its collectives come one after the other.
+
+    Raises:
+        RaceError: Another stream is not done with a tensor.
+    """
+    tensors = [*((tensor, False) for tensor in reads), *((tensor, True) for tensor in writes)]
+    accesses = (_NativeAccess * len(tensors))(*(_access_of(tensor, is_write) for tensor, is_write in tensors))
+    device = tensors[0][0].device.index
+    stream = _detector.native.pxd_current_stream(device)
+    name = operation.encode()
+    return int(_detector.call("pxd_races_begin_collective", device, stream, accesses, len(tensors), lane, name))
+
+
+def wait_collective(ticket: int, device: int) -> None:
+    """Put a device's current stream behind a collective."""
+    native = _detector.native
+    native.pxd_races_wait_collective(ticket, device, native.pxd_current_stream(device))
+
+
+def _access_of(tensor: Tensor, is_write: bool) -> _NativeAccess:
+    dims = ctypes.c_int64 * tensor.dim()
+    start = tensor.untyped_storage().data_ptr()
+    lo = start + tensor.storage_offset() * tensor.element_size()
+    hi = lo + (tensor.element_size() if tensor.numel() else 0)  # the native side looks at sizes and strides
+    name = str(tensor.dtype).removeprefix("torch.").encode()
+    sizes, strides = dims(*tensor.shape), dims(*tensor.stride())
+    return _NativeAccess(start, lo, hi, sizes, strides, name, tensor.dim(), tensor.element_size(), is_write)
+
+
+def _read(text: bytes) -> RaceReport:
+    facts = json.loads(text.decode(errors="replace"))
+    freed = RacePlace(**facts["freed"]) if "freed" in facts else None
+    return RaceReport(facts["kind"], facts["text"], _side_of(facts["here"]), _side_of(facts["earlier"]), freed)
+
+
+def _side_of(facts: dict[str, Any]) -> RaceSide:
+    return RaceSide(**{**facts, "place": RacePlace(**facts["place"])})
+
+
+def _error_of(report: RaceReport) -> RaceError:
+    error = RaceError(report.text, operation=report.here.operation)
+    error.device = report.earlier.device
+    error.first_operation, error.first_stream = report.earlier.operation, report.earlier.stream
+    error.second_operation, error.second_stream = report.here.operation, report.here.stream
+    error.first_line, error.second_line = _line_of(report.earlier.place), _line_of(report.here.place)
+    return error
+
+
+def _line_of(place: RacePlace) -> str:
+    return str(place) if place.file else ""
+
+
+def _not_the_users() -> list[str]:
+    """What file names begin with where the caller's line is not to be shown."""
+    standard = sysconfig.get_paths()["stdlib"]
+    callers = ["threading.py", "contextlib.py", "functools.py", "ctypes/", "concurrent/", "asyncio/", "warnings.py"]
+    packages = [Path(torch.__file__).parent, Path(__file__).parent.parent]
+    return [*(f"{package}{os.sep}" for package in packages), *(f"{standard}/{name}" for name in callers), "<frozen "]
+
+
+_int, _int64 = ctypes.c_int, ctypes.c_int64
+_SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
+    ("pxd_races_connect", None, [_Tell]),
+    ("pxd_races_hide", None, [ctypes.c_char_p]),
+    ("pxd_races_set_mode", None, [_int]),
+    ("pxd_races_mode", _int, []),
+    ("pxd_races_clear", None, []),
+    ("pxd_races_seen", ctypes.c_char_p, [_int64]),
+    ("pxd_races_take_unraised", None, []),
+    (
+        "pxd_races_begin_collective",
+        ctypes.c_uint64,
+        [_int, _int64, ctypes.POINTER(_NativeAccess), _int64, _int64, ctypes.c_char_p],
+    ),
+    ("pxd_races_wait_collective", None, [ctypes.c_uint64, _int, _int64]),
+)
+
+_detector = _Detector()  # of this process: the native one is one

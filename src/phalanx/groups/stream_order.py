@@ -1,0 +1,63 @@
+"""How operations on a device with streams fit between its other work: what a group tells such a device.
+
+A device type registers its order here; groups ask for it by the type of their tensors. Without any, nothing is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from phalanx.collectives import Work
+
+_BACKEND = "phalanx"
+
+
+class StreamOrder(Protocol):
+    """What a device type wants to know. Threads may share it."""
+
+    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> object:
+        """Put an operation behind the current stream, before it starts; return a ticket for it."""
+
+    def wait(self, ticket: object) -> None:
+        """Put the current stream behind the operation, which is over."""
+
+    def started(self, work: Work) -> None:
+        """Note an operation under way: synchronizing its device waits for it."""
+
+
+# By device type. Written while devices are set up, before any group exists.
+_orders: dict[str, StreamOrder] = {}
+
+
+def orders(device_type: str, order: StreamOrder) -> None:
+    """Register a device type: groups serve its tensors, and tell `order` about it."""
+    _orders[device_type] = order
+    _tell_torch(device_type)
+
+
+def order_of(device_type: str) -> StreamOrder | None:
+    """Return what a device type has registered, or None."""
+    return _orders.get(device_type)
+
+
+def is_any() -> bool:
+    """Tell whether any device type has registered."""
+    return bool(_orders)
+
+
+def device_types() -> list[str]:
+    """Return the device types that have registered."""
+    return list(_orders)
+
+
+def _tell_torch(device_type: str) -> None:
+    """Have init_process_group("phalanx") mean this device as well, and no backend at all mean phalanx for it."""
+    backends = dist.Backend
+    served = backends.backend_capability.get(_BACKEND)
+    if served is not None and device_type not in served:
+        backends.backend_capability[_BACKEND] = [*served, device_type]
+    backends.default_device_backend_map.setdefault(device_type, _BACKEND)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from phalanx.errors import OperationTimeoutError, UsageError
+from phalanx.groups import stream_order
 from phalanx.groups.connect import join
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
@@ -49,13 +50,16 @@ def create_for_dist2(
     """Serve torch.distributed._dist2.new_group.
 
     Raises:
-        UsageError: There are options, or the device is not the CPU.
+        UsageError: There are options, or the device is neither the CPU nor a virtual one.
         OperationTimeoutError: Not every rank came.
     """
     if options:
         raise UsageError(f"phalanx: unexpected options {sorted(options)}; it has none")
-    if torch.device(device).type != "cpu":
-        raise UsageError(f"phalanx: a group for device {device} is not possible; give device='cpu'")
+    served = ["cpu", *stream_order.device_types()]
+    if torch.device(device).type not in served:
+        raise UsageError(
+            f"phalanx: a group for device {device} is not possible; give device={' or '.join(map(repr, served))}"
+        )
     group = join_group(store, rank, world_size, timeout, ranks=range(world_size), name="")
     return PhalanxProcessGroup(group, store, name="")
 

@@ -14,13 +14,18 @@ from torch import Tensor
 
 from phalanx.collectives import Work
 from phalanx.engine import RankEndpoint
-from phalanx.errors import ClosedError, UsageError
+from phalanx.errors import ClosedError, PhalanxError, UsageError
+from phalanx.groups import stream_order
 from phalanx.groups.coalescing import CombinedWork
 from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.groups.stream_order import StreamOrder
 from phalanx.torch_backend import naming, profiling, sparse, versions
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.completion import Completer
+from phalanx.torch_backend.device_work import DeviceWork, Habits, Ticket
+from phalanx.torch_backend.effects import Effects
 from phalanx.torch_backend.other_devices import OtherDevices
+from phalanx.torch_backend.rules import translated
 from phalanx.torch_backend.untyped import Store
 from phalanx.torch_backend.work import FinishedWork, PendingWork
 
@@ -31,19 +36,31 @@ _SMALL_BYTES = 4096
 class _Coalescing(threading.local):
     """What a thread has started since its coalescing block began."""
 
-    works: list[Work] | None = None
+    def __init__(self) -> None:
+        self.works: list[Work] | None = None
+        self.tickets: list[Ticket] = []
 
 
 class LaunchingGroup(naming.NamedGroup):
     """A group that can start operations, and end."""
 
-    def __init__(self, group: SharedMemoryGroup, store: Store, *, name: str, backend_name: str) -> None:
+    def __init__(
+        self,
+        group: SharedMemoryGroup,
+        store: Store,
+        *,
+        name: str,
+        backend_name: str,
+        device_types: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
         self._group = group
+        self._habits = Habits()
+        self._meeting_type = "cpu"  # the device whose streams a barrier is ordered with
         cancel = functools.partial(RankEndpoint.close, group)
         self._completer = Completer("phalanx-futures", cancel)
         self._event_completer = Completer("phalanx-events", cancel)  # apart: a future must not wait for a late message
-        self._others = OtherDevices(self, store)
+        self._others = OtherDevices(self, store, device_types or ("cpu", *stream_order.device_types()))
         self._coalescing = _Coalescing()
         self._num_calls = 0
         # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
@@ -62,13 +79,54 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> FinishedWork:
         """Start one operation; `shown` are the tensors that the profiler shows."""
         self._num_calls += 1
+        if self._habits.rules is not None:
+            self._habits.rules.check(event, shown, result, options)
+        if stream_order.is_any() and (order := self._order_for(shown)) is not None:
+            effects = Effects(event, shown, result, options.root == self._rank_of_self)
+            return self._launch_on_device(Ticket.draw(order, effects), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
             source = call(*args, timeout_s=options.timeout_s)
             return FinishedWork(result) if source is None else FinishedWork(result, source)
-        with profiling.Recording(self._get_backend_name(), event, shown) as recording:
+        with profiling.Recording(self._backend_name, event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
         return self._keep(native, result)
+
+    def _launch_on_device(
+        self, ticket: Ticket, effects: Effects, options: CallOptions, call: Callable[..., Any], args: Sequence[Any]
+    ) -> FinishedWork:
+        """Do that with tensors of a device that has streams."""
+        if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
+            try:
+                source = call(*args, timeout_s=options.timeout_s)
+            except PhalanxError as error:
+                raise translated(error, self._habits.rules) from error.__cause__
+            ticket.wait()
+            return FinishedWork(effects.result, -1 if source is None else source)
+        with self._record(*effects[:3]) as recording:
+            native = call(*args, timeout_s=options.timeout_s, async_op=True)
+        self._finish_later(recording, native)
+        return self._keep_on_device(native, effects.result, ticket)
+
+    def _keep_on_device(self, native: Work, result: list[Any], ticket: Ticket) -> FinishedWork:
+        ticket.order.started(native)
+        if self._coalescing.works is not None:
+            self._coalescing.works.append(native)
+            self._coalescing.tickets.append(ticket)
+        work = DeviceWork(native, result, self._completer, [ticket], self._habits)
+        if _is_small(result):
+            self._habits.recent.add(work)
+        return work
+
+    def _order_for(self, tensors: Sequence[Tensor]) -> StreamOrder | None:
+        """Return the order of the device that an operation runs on; None for the CPU."""
+        return stream_order.order_of(tensors[0].device.type if tensors else self._meeting_type)
+
+    def _record(self, event: str, shown: Sequence[Tensor], result: Sequence[Any]) -> profiling.Recording:
+        recording = profiling.Recording(self._backend_name, event, shown)
+        if self._habits.comms is not None:
+            recording.describe(self._habits.comms, event, shown, result, self._num_calls)
+        return recording
 
     def _launch_each(
         self, event: str, result: list[Any], options: CallOptions, calls: Sequence[tuple[Any, ...]]
@@ -76,15 +134,21 @@ class LaunchingGroup(naming.NamedGroup):
         """Start several operations as one."""
         self._num_calls += 1
         shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
-        with profiling.Recording(self._get_backend_name(), event, shown) as recording:
+        if self._habits.rules is not None:
+            self._habits.rules.check(event, shown, result, options)
+        order = self._order_for(shown) if stream_order.is_any() else None
+        ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result))
+        with self._record(event, shown, result) as recording:
             natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
         combined = CombinedWork(natives)
         self._finish_later(recording, combined)
-        return self._keep(combined, result)
+        return self._keep(combined, result) if ticket is None else self._keep_on_device(combined, result, ticket)
 
     def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
         self._num_calls += 1
-        with profiling.Recording(self._get_backend_name(), "all_reduce", tensors) as recording:
+        if self._habits.rules is not None:
+            self._habits.rules.check("all_reduce", tensors, tensors, options)
+        with self._record("all_reduce", tensors, tensors) as recording:
             sparse.all_reduce(self._group, tensors, options)
         recording.finish()
         return self._keep_recent(FinishedWork(tensors))
@@ -103,13 +167,7 @@ class LaunchingGroup(naming.NamedGroup):
         return self._keep_recent(PendingWork(native, result, self._completer))
 
     def _keep_recent(self, work: FinishedWork) -> FinishedWork:
-        first, *others = work.result() or [None]
-        if (
-            not others
-            and isinstance(first, Tensor)
-            and not first.is_sparse
-            and first.untyped_storage().nbytes() <= _SMALL_BYTES
-        ):
+        if _is_small(work.result()):
             self._recent.append(work)
         return work
 
@@ -117,7 +175,7 @@ class LaunchingGroup(naming.NamedGroup):
         engine = self._others.engine_for(torch.device(device))
         if engine is not None:
             return engine._start_coalescing(device)
-        self._coalescing.works = []  # a block that raised has left its own behind
+        self._coalescing.works, self._coalescing.tickets = [], []  # a block that raised has left its own behind
         return None
 
     def _end_coalescing(self, device: torch.device) -> Any:
@@ -125,8 +183,11 @@ class LaunchingGroup(naming.NamedGroup):
         if engine is not None:
             return engine._end_coalescing(device)
         works, self._coalescing.works = self._coalescing.works, None
+        tickets, self._coalescing.tickets = self._coalescing.tickets, []
         if works is None:
             raise UsageError("coalescing has not begun")
+        if tickets:
+            return DeviceWork(CombinedWork(works), [], self._completer, tickets, self._habits)
         return PendingWork(CombinedWork(works), [], self._completer)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -172,5 +233,24 @@ class LaunchingGroup(naming.NamedGroup):
     def _device_types(self) -> list[torch.device]:
         return self._others.device_types()
 
+    def make_engines(self) -> None:
+        """Make the engines for devices that other backends serve, now instead of on first use. All ranks must."""
+        self._others.make_all()
+
+    def engines(self) -> list[Any]:
+        """Return the groups that serve other devices of this one."""
+        return self._others.engines()
+
     def _get_backend(self, device: torch.device) -> Any:
         return self._others.backend_for(torch.device(device))
+
+
+def _is_small(result: list[Any]) -> bool:
+    """Tell whether an operation fills one small tensor, and no other."""
+    first, *others = result or [None]
+    return (
+        not others
+        and isinstance(first, Tensor)
+        and not first.is_sparse
+        and first.untyped_storage().nbytes() <= _SMALL_BYTES
+    )

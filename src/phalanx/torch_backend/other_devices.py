@@ -7,7 +7,7 @@ engines are made here, when a tensor of such a device first comes along.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -48,21 +48,44 @@ def _first_device(values: Any) -> torch.device | None:
 
 
 class OtherDevices:
-    """The engines beside ours, by device type."""
+    """The engines beside ours, by device type.
 
-    def __init__(self, group: LaunchingGroup, store: Store) -> None:
+    Args:
+        group: Ours.
+        store: Where engines meet.
+        device_types: What the group serves when torch does not say.
+    """
+
+    def __init__(self, group: LaunchingGroup, store: Store, device_types: Sequence[str]) -> None:
         self._group = group
         self._store = store
+        self._own_types = tuple(device_types)
         self._names: dict[str, str] | None = None  # device type to backend name, all of them
+        self._is_mixed = False
         self._engines: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
         """Tell whether phalanx serves every device of the group."""
-        return len(self._names or self._read_names()) == 1
+        if self._names is None:
+            self._read_names()
+        return not self._is_mixed
+
+    def names(self) -> dict[str, str]:
+        """Return the backend's name for each device type that the group serves."""
+        return dict(self._read_names())
 
     def device_types(self) -> list[torch.device]:
         """Return the devices the group serves."""
         return [torch.device(kind) for kind in self._read_names()]
+
+    def make_all(self) -> None:
+        """Make every engine now. All ranks must do so."""
+        for kind in self._read_names():
+            self.engine_for(torch.device(kind))
+
+    def engines(self) -> list[Any]:
+        """Return the engines made so far."""
+        return list(self._engines.values())
 
     def engine_for(self, device: torch.device) -> Any:
         """Return the engine of another device, made on first use by all ranks; None for ours.
@@ -71,7 +94,7 @@ class OtherDevices:
             RuntimeError: The group does not serve this device.
         """
         name = self._read_names().get(device.type)
-        if name is None or name == self._group._get_backend_name():
+        if name is None or name == self._group._backend_name:
             return None  # our own engine says what is wrong with a device that nobody serves
         if device.type not in self._engines:
             self._engines[device.type] = self._make(device.type, name)
@@ -102,17 +125,22 @@ class OtherDevices:
     def _read_names(self) -> dict[str, str]:
         """torch files the configuration once init_process_group or new_group is over; before that, it is ours alone."""
         if self._names is None:
+            own = self._group._backend_name
             text = dist.distributed_c10d._world.pg_backend_config.get(self._group)
             if text is None:
-                return {"cpu": self._group._get_backend_name()}
+                return dict.fromkeys(self._own_types, own)
             self._names = dict(part.split(":", 1) for part in str(text).split(",") if ":" in part)
-            self._names.setdefault("cpu", self._group._get_backend_name())
+            if own not in self._names.values():
+                self._names.setdefault("cpu", own)
+            self._is_mixed = len(set(self._names.values())) > 1
         return self._names
 
     def _make(self, kind: str, name: str) -> Any:
         store = dist.PrefixStore(f"phalanx/{kind}/", self._store)
         rank, size, timeout = self._group.rank(), self._group.size(), self._group.options._timeout
         backend, backend_type = versions.make_torch_backend(name, store, rank, size, timeout)
+        if isinstance(backend, dist.ProcessGroup):
+            return backend  # phalanx again, standing in for that backend
         # A plain group around it: calls to a backend registered with ourselves would come back to us.
         engine = dist.ProcessGroup(store, rank, size)
         engine._set_default_backend(backend_type)

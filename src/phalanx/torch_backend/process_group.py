@@ -33,8 +33,16 @@ _AT_ONCE, _BEHIND = (CallOptions(ReduceOp.SUM, 0, None, is_async) for is_async i
 class PhalanxProcessGroup(LaunchingGroup):
     """A torch ProcessGroup; threads may share it."""
 
-    def __init__(self, group: SharedMemoryGroup, store: Store, *, name: str, backend_name: str = "phalanx") -> None:
-        super().__init__(group, store, name=name, backend_name=backend_name)
+    def __init__(
+        self,
+        group: SharedMemoryGroup,
+        store: Store,
+        *,
+        name: str,
+        backend_name: str = "phalanx",
+        device_types: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(group, store, name=name, backend_name=backend_name, device_types=device_types)
         self._barriers = MonitoredBarrier(group)
 
     def __repr__(self) -> str:
@@ -317,10 +325,13 @@ class PhalanxProcessGroup(LaunchingGroup):
 
     def _derive(self, group: SharedMemoryGroup, name: str, description: str | None) -> PhalanxProcessGroup:
         store = dist.PrefixStore(f"{name}/", self.get_group_store())
-        derived = PhalanxProcessGroup(group, store, name=name, backend_name=self._get_backend_name())
+        derived = self._of_the_same_kind(group, store, name)
         if description is not None:
             derived._set_group_desc(description)
         return derived
+
+    def _of_the_same_kind(self, group: SharedMemoryGroup, store: Store, name: str) -> PhalanxProcessGroup:
+        return PhalanxProcessGroup(group, store, name=name, backend_name=self._backend_name)
 
     # The names of torch 2.11 and 2.12, and of the C++ side.
     _allgather_base = all_gather_single

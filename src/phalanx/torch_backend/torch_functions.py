@@ -13,21 +13,24 @@ from typing import Any
 
 import torch
 
+from phalanx.groups import stream_order
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import c10d, dist, library
 
-_lock = threading.Lock()  # guards _library
-_library: list[Any] = []
+_lock = threading.Lock()  # guards _libraries
+_libraries: dict[str, Any] = {}  # by dispatch key; the kernels live as long as they are here
+_KEYS = {"cpu": "CPU", "cuda": "CUDA", "virtual": "PrivateUse1"}
 
 
 def teach_torch() -> None:
-    """Replace the functions, once for this process."""
+    """Replace the functions, once for this process, and serve the devices that have come since."""
     with _lock:
-        if _library:
-            return
-        _teach("monitored_barrier", _monitored_barrier)
-        _teach("_set_pg_timeout", _set_pg_timeout)
-        _teach_functional_ops()
+        if not _libraries:
+            _teach("monitored_barrier", _monitored_barrier)
+            _teach("_set_pg_timeout", _set_pg_timeout)
+        for key in (_KEYS[kind] for kind in ("cpu", *stream_order.device_types())):
+            if key not in _libraries:
+                _libraries[key] = _teach_functional_ops(key)
 
 
 def _teach(name: str, serve: Callable[..., Any]) -> None:
@@ -70,7 +73,7 @@ def _set_pg_timeout(original: Callable[..., Any], timeout: timedelta, group: Any
         own.set_timeout(timeout)
 
 
-def _teach_functional_ops() -> None:
+def _teach_functional_ops(key: str) -> Any:
     """Serve the two functional operations whose C++ calls methods that Python can't override."""
     kernels = library.Library("_c10d_functional", "IMPL")
     for name, function in (
@@ -78,8 +81,8 @@ def _teach_functional_ops() -> None:
         ("batch_p2p_ops", _batch_p2p_ops),
     ):
         if hasattr(torch.ops._c10d_functional, name):
-            kernels.impl(name, function, "CPU")
-    _library.append(kernels)  # the kernels live as long as it does
+            kernels.impl(name, function, key)
+    return kernels
 
 
 def _resolve(group: Any) -> Any:

@@ -1,0 +1,80 @@
+"""A process group that runs under another backend's name, and says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from phalanx.groups import stream_order
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.stand_in import making
+from phalanx.torch_backend.creation import join_group
+from phalanx.torch_backend.process_group import PhalanxProcessGroup
+from phalanx.torch_backend.untyped import Store, c10d
+
+_log = logging.getLogger("phalanx")
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+
+
+class StandInGroup(PhalanxProcessGroup):
+    """What all stand-ins have in common.
+
+    Attributes:
+        stands_in_for: Whose name it goes by.
+    """
+
+    stands_in_for: ClassVar[str]
+
+    def __init__(
+        self, group: SharedMemoryGroup, store: Store, *, name: str, device_types: Sequence[str] | None = None
+    ) -> None:
+        backend_name = type(self).stands_in_for
+        types = device_types or ("cpu", *stream_order.device_types())
+        super().__init__(group, store, name=name, backend_name=backend_name, device_types=types)
+
+    def __repr__(self) -> str:
+        return f"<phalanx standing in for {self.stands_in_for}: {self._group!r}>"
+
+    def _tell(self) -> None:
+        """Say once, for all ranks and the groups made later, what serves them."""
+        made = making.current()
+        if self.rank() == 0 and (made is None or made.is_default):
+            told = "phalanx is standing in for %s: %d ranks exchange data through shared memory of this host"
+            _log.warning(told, self.stands_in_for, self.size())
+
+    def name(self) -> str:
+        """Return the backend's name as torch would tell it: NCCL's where it serves one of several devices."""
+        names = self._others.names().values()
+        return "nccl" if "nccl" in names else self._backend_name
+
+    getBackendName = _get_backend_name = name
+
+
+def join_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[SharedMemoryGroup, str]:
+    """Meet the other ranks of the group that torch is making; return the engine's group and its name.
+
+    Raises:
+        UsageError: A rank is on another host.
+        OperationTimeoutError: Not every rank came.
+    """
+    made = making.current()
+    name = made.name if made is not None else ""
+    ranks = made.ranks if made is not None and made.ranks else range(size)
+    return join_group(store, rank, size, timeout, ranks=ranks, name=name), name
+
+
+def is_stand_in(group: Any = None) -> bool:
+    """Tell whether phalanx serves a process group under another backend's name.
+
+    Args:
+        group: A process group of torch.distributed; the default group when not given.
+
+    Raises:
+        ValueError: There is no default group.
+    """
+    chosen = c10d._get_default_group() if group is None else group
+    if not isinstance(chosen, PhalanxProcessGroup):
+        return False
+    return any(isinstance(engine, StandInGroup) for engine in (chosen, *chosen.engines()))

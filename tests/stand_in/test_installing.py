@@ -1,0 +1,103 @@
+"""A stand-in is asked for, can be taken back, and is refused where it would get in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.cuda.nccl
+import torch.distributed.constants as torch_constants
+
+import phalanx
+from phalanx.errors import UsageError
+from phalanx.torch_backend.untyped import c10d, dist, native
+from tests.devices.in_child import in_child, on_virtual_devices
+
+
+def _names() -> dict[str, Any]:
+    """All that a stand-in for NCCL touches."""
+    from torch.distributed import _dist2
+
+    holders: list[Any] = [c10d, dist, native]
+    return {
+        "classes": [getattr(module, "ProcessGroupNCCL", None) for module in holders],
+        "exported": list(c10d.__all__),
+        "available": dist.is_nccl_available(),
+        "timeouts": [
+            getattr(native, "_DEFAULT_PG_NCCL_TIMEOUT", None),
+            c10d.default_pg_nccl_timeout,
+            torch_constants.default_pg_nccl_timeout,
+        ],
+        "version": torch.cuda.nccl.version,
+        "hash": getattr(native, "_hash_tensors", None),
+        "maker": c10d._new_process_group_helper,
+        "factory": _dist2._BACKENDS["nccl"],
+    }
+
+
+@on_virtual_devices(1, face="cuda")
+def test_undo_puts_every_name_back() -> None:
+    before = _names()
+    stand_in = phalanx.stand_in_for("nccl")
+    assert dist.is_nccl_available()
+    assert c10d.default_pg_nccl_timeout.total_seconds() == 600
+    stand_in.undo()
+    assert _names() == before
+
+
+@on_virtual_devices(1, face="cuda")
+def test_the_last_to_undo_puts_the_names_back() -> None:
+    before = _names()
+    first, second = phalanx.stand_in_for("nccl"), phalanx.stand_in_for("nccl")
+    first.undo()
+    first.undo()  # counts once
+    assert dist.is_nccl_available()
+    second.undo()
+    assert _names() == before
+
+
+@on_virtual_devices(1, face="cuda")
+def test_several_backends_come_and_go_in_any_order() -> None:
+    before, real_gloo = _names(), dist.ProcessGroupGloo
+    nccl, gloo = phalanx.stand_in_for("nccl"), phalanx.stand_in_for("gloo")
+    nccl.undo()
+    assert dist.ProcessGroupGloo is not real_gloo
+    gloo.undo()
+    assert dist.ProcessGroupGloo is real_gloo
+    assert _names() == before
+
+
+@in_child
+def test_a_with_block_ends_it() -> None:
+    with phalanx.stand_in_for("mpi") as stand_in:
+        assert dist.is_mpi_available()
+        assert repr(stand_in) == "<phalanx stands in for mpi>"
+    assert not dist.is_mpi_available()
+    assert repr(stand_in) == "<phalanx stands in for mpi no more>"
+
+
+def test_nccl_needs_virtual_gpus() -> None:
+    with pytest.raises(UsageError, match="virtual GPUs only, and there are none") as raised:
+        phalanx.stand_in_for("nccl")
+    assert 'phalanx.virtual_devices(8, face="cuda")' in str(raised.value)
+    assert not dist.is_nccl_available()
+
+
+@on_virtual_devices(1)
+def test_nccl_needs_the_cuda_face() -> None:
+    with pytest.raises(UsageError, match="virtual GPUs only"):
+        phalanx.stand_in_for("nccl")
+
+
+def test_real_gpus_are_left_to_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match="beside 2 real GPUs"):
+        phalanx.stand_in_for("nccl")
+
+
+def test_only_three_backends_can_be_stood_in_for() -> None:
+    with pytest.raises(UsageError, match='"ucc"; give one of gloo, mpi, nccl'):
+        phalanx.stand_in_for("ucc")  # type: ignore[arg-type]

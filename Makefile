@@ -3,21 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyproject.toml constraints.txt
+DEVICES := $(shell find src/phalanx/devices/native src/phalanx/devices/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test check bench sanitize stress faults upstream frameworks clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/.built
+demo: $(VENV)/.devices
 	@$(BIN)/python examples/01_train_characters.py
 
-test: $(VENV)/.built
+test: $(VENV)/.devices
 	@$(BIN)/python -m pytest -q
 
-check: $(VENV)/.built
+check: $(VENV)/.devices
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./check
 
-bench: $(VENV)/.built
+bench: $(VENV)/.devices
 	@$(BIN)/phalanx bench all
 
 # The native tests under the thread and the address sanitizer.
@@ -34,7 +35,7 @@ faults: $(VENV)/.built
 # torch's own distributed tests against phalanx: all modes and world sizes, or MODE=plain|gloo and WORLD=2|3|4|8.
 MODE ?= plain gloo
 WORLD ?= 2 3 4 8
-upstream: $(VENV)/.built
+upstream: $(VENV)/.devices
 	@bad=0; for mode in $(MODE); do for world in $(WORLD); do \
 	  $(BIN)/phalanx upstream --mode $$mode --world $$world || bad=1; done; done; exit $$bad
 
@@ -58,6 +59,11 @@ $(VENV)/.torch: constraints.txt
 $(VENV)/.built: $(VENV)/.torch $(NATIVE)
 	@echo "building phalanx (a minute, once)"
 	@$(PIP) install -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+# What programs with virtual GPUs need is built at their first use; here ahead of it.
+$(VENV)/.devices: $(VENV)/.built $(DEVICES)
+	@$(BIN)/phalanx devices build
 	@touch $@
 
 clean:

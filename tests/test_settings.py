@@ -11,10 +11,14 @@ from phalanx.settings import (
     Placement,
     Settings,
     copy_environment,
+    races,
     read_placement,
     read_settings,
     record_folder,
+    stood_in_for,
     torch_threads,
+    virtual_gpus,
+    virtual_memory,
 )
 
 
@@ -90,3 +94,38 @@ def test_flight_records_lie_in_the_cache_unless_told_otherwise(monkeypatch: pyte
     assert record_folder({}) == Path("/cache/phalanx/records")
     assert record_folder({"PHALANX_RECORD_DIR": "/elsewhere"}) == Path("/elsewhere")
     assert record_folder({"PHALANX_RECORD_DIR": ""}) == Path("/cache/phalanx/records")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("8", 8), (" 64 ", 64), ("0", 0), ("", 0)])
+def test_virtual_gpus_are_a_number(text: str, expected: int) -> None:
+    assert virtual_gpus({"PHALANX_VIRTUAL_GPUS": text}) == expected
+    assert virtual_gpus({}) == 0
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "65", "2.0", "²"])
+def test_a_bad_number_of_virtual_gpus_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as failure:
+        virtual_gpus({"PHALANX_VIRTUAL_GPUS": text})
+    assert str(failure.value) == f'PHALANX_VIRTUAL_GPUS is "{text}"; give a whole number up to 64, or 0 for none'
+
+
+def test_virtual_memory_has_a_default() -> None:
+    assert virtual_memory({}) == virtual_memory({"PHALANX_VIRTUAL_MEMORY": ""}) == "16GiB"
+    assert virtual_memory({"PHALANX_VIRTUAL_MEMORY": "2GiB"}) == "2GiB"
+
+
+def test_races_are_off_unless_told_otherwise() -> None:
+    assert races({}) == "off"
+    assert races({"PHALANX_RACES": "raise"}) == "raise"
+    with pytest.raises(UsageError, match='PHALANX_RACES is "on"; give one of off, warn, raise'):
+        races({"PHALANX_RACES": "on"})
+
+
+def test_nccl_is_stood_in_for_where_there_are_virtual_gpus() -> None:
+    gpus = {"PHALANX_VIRTUAL_GPUS": "2"}
+    assert stood_in_for({}) == ()
+    assert stood_in_for(gpus) == ("nccl",)
+    assert stood_in_for({**gpus, "PHALANX_STAND_IN": "none"}) == ()
+    assert stood_in_for({"PHALANX_STAND_IN": "mpi, gloo,mpi"}) == ("gloo", "mpi")
+    with pytest.raises(UsageError, match='PHALANX_STAND_IN is "nccl,ucc"; give some of nccl, gloo, mpi with commas'):
+        stood_in_for({"PHALANX_STAND_IN": "nccl,ucc"})

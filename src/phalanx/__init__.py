@@ -15,9 +15,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx import devices
     from phalanx.collectives import Group, ReduceOp, Work
+    from phalanx.devices.set_up import virtual_devices
     from phalanx.errors import (
         AbortedError,
+        BuildError,
         ClosedError,
         InternalError,
         MismatchError,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
         PeerFailedError,
         PeerLeftError,
         PhalanxError,
+        RaceError,
         RankFailedError,
         SharedMemoryError,
         UsageError,
@@ -36,11 +40,14 @@ if TYPE_CHECKING:
     from phalanx.groups.debugger import breakpoint
     from phalanx.groups.tracing import trace
     from phalanx.launch.spawn import spawn
+    from phalanx.stand_in import is_stand_in, stand_in_for
 
 _HOMES = {
     "phalanx.collectives": ("Group", "ReduceOp", "Work"),
+    "phalanx.devices.set_up": ("virtual_devices",),
     "phalanx.errors": (
         "AbortedError",
+        "BuildError",
         "ClosedError",
         "InternalError",
         "MismatchError",
@@ -50,6 +57,7 @@ _HOMES = {
         "PeerFailedError",
         "PeerLeftError",
         "PhalanxError",
+        "RaceError",
         "RankFailedError",
         "SharedMemoryError",
         "UsageError",
@@ -59,11 +67,13 @@ _HOMES = {
     "phalanx.groups.debugger": ("breakpoint",),
     "phalanx.groups.tracing": ("trace",),
     "phalanx.launch.spawn": ("spawn",),
+    "phalanx.stand_in": ("is_stand_in", "stand_in_for"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AbortedError",
+    "BuildError",
     "ClosedError",
     "Group",
     "InternalError",
@@ -74,6 +84,7 @@ __all__ = [
     "PeerFailedError",
     "PeerLeftError",
     "PhalanxError",
+    "RaceError",
     "RankFailedError",
     "ReduceOp",
     "SharedMemoryError",
@@ -82,13 +93,19 @@ __all__ = [
     "breakpoint",
     "connect",
     "current_group",
+    "devices",
+    "is_stand_in",
     "spawn",
+    "stand_in_for",
     "trace",
+    "virtual_devices",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import phalanx` costs nothing and needs no torch."""
+    if name == "devices":
+        return importlib.import_module("phalanx.devices")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)  # found at once from now on

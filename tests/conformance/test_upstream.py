@@ -26,7 +26,7 @@ def test_tests_run_under_the_own_name(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(r"upstream plain world 3: 2 passed, 1 skipped, 0 failed in \d+ s", last)
-    assert {row["name"]: row["status"] for row in json.loads(outcomes.read_text())} == {
+    assert {row["name"]: row["status"] for row in json.loads(outcomes.read_text())["outcomes"]} == {
         "test_all_reduce_sum": "passed",
         "test_all_reduce_sum_cuda": "skipped",
         "test_DistributedDataParallelCPU": "passed",

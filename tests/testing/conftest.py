@@ -8,8 +8,12 @@ from tests.testing.inner_runs import InnerRuns
 
 # pytester forgets what a run in this process has imported, and torch can't be imported twice.
 for name in (
+    "phalanx.devices.building",
+    "phalanx.devices.cuda_face",
+    "phalanx.devices.set_up",
     "phalanx.groups.connect",
     "phalanx.groups.torch_network",
+    "phalanx.stand_in",
     "phalanx.testing.asserts",
     "phalanx.testing.rank_groups",
     "phalanx.testing.world",

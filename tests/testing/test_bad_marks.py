@@ -20,7 +20,7 @@ _MARKS = {
     "ranks(1, 2)": "@pytest.mark.ranks takes one number of ranks, got 2; write @pytest.mark.ranks(4) or @pytest*",
     "ranks([])": "@pytest.mark.ranks: the list of ranks [[]] is empty; write @pytest.mark.ranks(4)*",
     "ranks([2, 2])": "@pytest.mark.ranks: the list of ranks [[]2, 2] names something twice; write*",
-    "ranks(2, color=1)": "@pytest.mark.ranks takes no color; write *; options are kind, timeout, backend, device",
+    "ranks(2, color=1)": "@pytest.mark.ranks takes no color; write *; options are kind, timeout, *, gpus, races",
     'ranks(2, kind="x")': "@pytest.mark.ranks: kind is 'x'; give one of process, thread, pool",
     "ranks(2, kind=[])": "@pytest.mark.ranks: the list of kind [[]] is empty; write*",
     "ranks(2, timeout=-1)": "@pytest.mark.ranks: timeout is -1; give a positive number of seconds",

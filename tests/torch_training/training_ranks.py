@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 # What torch warns of by itself, whatever the backend: beginnings of the messages.
-_TORCHS_OWN_WARNINGS = (
+TORCHS_OWN_WARNINGS = (
     r"`torch.jit.*` is deprecated",  # importing ZeroRedundancyOptimizer
     r"`TorchScript` support for functional optimizers is deprecated",  # its overlap with DDP
     r"`torch.distributed.*` is deprecated",  # 2.13 has other names for what 2.11 has
@@ -19,5 +19,5 @@ def trains_on(num_ranks: int) -> list[pytest.MarkDecorator]:
         pytest.mark.slow,
         pytest.mark.ranks(num_ranks),
         pytest.mark.usefixtures("process_group"),
-        *(pytest.mark.filterwarnings(f"ignore:{message}") for message in _TORCHS_OWN_WARNINGS),
+        *(pytest.mark.filterwarnings(f"ignore:{message}") for message in TORCHS_OWN_WARNINGS),
     ]

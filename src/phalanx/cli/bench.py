@@ -119,6 +119,7 @@ def collectives(
 def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) -> None:
     """Run every section and write a dated JSON and plots."""
     from phalanx.bench.cases import OPERATIONS, SIZES, Case, all_cases
+    from phalanx.bench.devices import describe, measure_devices
     from phalanx.bench.memory import measure_memory
     from phalanx.bench.report import describe_machine, join_samples, plot, print_table, to_rows
     from phalanx.bench.startup import measure_startup
@@ -137,11 +138,14 @@ def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) ->
     rows += to_rows("startup", measure_startup(8, 3))
     harness_rows, idle_memory = _measure_harnesses(console, (2, 4), 3)
     rows += harness_rows
+    console.print("virtual devices ...")
+    devices = measure_devices(rounds)
     console.print("100,000 collectives ...")
     memory = measure_memory(8, 100_000)
     print_table(console, [row for row in rows if row["section"] == "collectives"])
     _print_sections(console, [row for row in rows if row["section"] != "harness"], memory)
     _print_harnesses(console, harness_rows, idle_memory)
+    console.print("\n".join(describe(devices)), highlight=False)
     folder.mkdir(parents=True, exist_ok=True)
     stem = "-".join(part for part in (machine["date"][:10], f"{machine['cores']}-cores", label) if part)
     result = {
@@ -149,6 +153,7 @@ def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) ->
         "versions": versions,
         "memory": memory,
         "idle_memory": idle_memory,
+        "devices": devices,
         "rows": rows,
     }
     (folder / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -225,6 +230,24 @@ def harness(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> None
         result = {"machine": describe_machine(), "idle_memory": memory, "rows": rows}
         json_file.write_text(json.dumps(result, indent=1) + "\n")
     _exit_if_wrong(console, rows)
+
+
+@bench.command(name="devices")
+@_rounds_option
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
+)
+def virtual_devices(rounds: int, json_file: Path | None) -> None:
+    """Measure what virtual devices cost beside the CPU: per operation, to set up, to build."""
+    from phalanx.bench.devices import describe, measure_devices
+    from phalanx.bench.report import describe_machine
+
+    console = _console()
+    with console.status("measuring virtual devices"):
+        result = measure_devices(rounds)
+    console.print("\n".join(describe(result)), highlight=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps({"machine": describe_machine(), **result}, indent=1) + "\n")
 
 
 def _measure_harnesses(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import click
 
 from phalanx.cli.bench import bench
+from phalanx.cli.devices import devices
 from phalanx.cli.diagnose import diagnose
 from phalanx.cli.doctor import doctor
 from phalanx.cli.faults import faults
+from phalanx.cli.operations import operations
 from phalanx.cli.run import run
 from phalanx.cli.timeline import timeline
 from phalanx.cli.upstream import upstream
@@ -19,5 +21,5 @@ def main() -> None:
     """Distributed PyTorch on the machine in front of you."""
 
 
-for command in (run, diagnose, timeline, doctor, bench, faults, upstream):
+for command in (run, diagnose, timeline, doctor, devices, bench, faults, upstream, operations):
     main.add_command(command)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 @click.option("-n", "num_ranks", type=int, required=True, metavar="RANKS", help="How many ranks.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @click.option("--gpus", metavar="SPEC", help='GPUs that all ranks see: "none", "all", or numbers such as "0,1".')
+@click.option("--virtual-gpus", "num_virtual", type=click.IntRange(1, 64), metavar="N",
+              help="GPUs that all ranks see and that the CPU plays; NCCL is phalanx then.")  # fmt: skip
+@click.option("--virtual-memory", metavar="SIZE", help="Memory of a virtual GPU [default: 16GiB].")
+@click.option("--races", type=click.Choice(["off", "warn", "raise"]),
+              help="Look for streams that touch the same memory unordered [default: off].")  # fmt: skip
 @click.option("--threads-per-rank", "num_threads", type=click.IntRange(min=1), metavar="N",
               help="Threads of torch in a rank [default: OMP_NUM_THREADS, else cores // ranks].")  # fmt: skip
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks.")
@@ -62,6 +67,9 @@ def _make_job(  # noqa: PLR0913
     *,
     is_module: bool,
     gpus: str | None,
+    num_virtual: int | None,
+    virtual_memory: str | None,
+    races: str | None,
     num_threads: int | None,
     variables: tuple[str, ...],
     log_folder: Path | None,
@@ -76,11 +84,14 @@ def _make_job(  # noqa: PLR0913
     from phalanx.jobs.environment import choose_gpus, parse_variables
     from phalanx.jobs.job import Job, check_num_ranks, default_threads, make_trace_folder
     from phalanx.jobs.program import find_program
+    from phalanx.jobs.virtual_gpus import GpuOptions, with_virtual_gpus
     from phalanx.settings import copy_environment, read_settings
 
     check_num_ranks(num_ranks)
     found = find_program(program, arguments, is_module=is_module)
-    environment = copy_environment(**parse_variables(variables))
+    given = parse_variables(variables)
+    options = GpuOptions(gpus, num_virtual, virtual_memory, races)
+    environment = with_virtual_gpus(options, copy_environment(**given), given)
     if gpus is not None:
         environment = choose_gpus(gpus, environment)
     if trace_folder is not None:

@@ -1,50 +1,30 @@
 """One test of the suite on freshly forked ranks.
 
-Stricter than the suite's own driver: every rank's end counts, not only rank 0's.
+Stricter than the suite's own driver: every rank's end counts, not only rank 0's, and a test that calls torch.compile
+has to have compiled something.
 """
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import multiprocessing
-import os
-import select
+import functools
 import shutil
-import signal
 import sys
 import tempfile
 import time
-import traceback
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from phalanx.conformance.compiled import PASSED_VACUOUSLY
+from phalanx.conformance.forked_ranks import UPSTREAM_ERROR, End, ForkedRanks
+from phalanx.conformance.heavy import num_threads_of
+from phalanx.conformance.outcomes import Outcome
 from phalanx.conformance.suite import Suite
 from phalanx.settings import set_environment
 
-_UPSTREAM_ERROR = 10  # a rank's exit code when its test raised
-_OWN_ERROR = 11
-_PATIENCE_S = 3.0  # for the other ranks, after one has failed
+_VACUOUS = 12  # a rank's exit code when it called torch.compile and nothing was compiled
 # Upstream ends these ranks on purpose and does not look at how they end.
 _CODES_UNCHECKED = ("test_ddp_has_finalized",)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a test ended.
-
-    Attributes:
-        name: The test.
-        status: "passed", "skipped" or "failed".
-        reason: Why, unless it passed.
-        seconds: How long it took.
-    """
-
-    name: str
-    status: str
-    reason: str
-    seconds: float
 
 
 def run_test(suite: Suite, name: str, timeout_s: float) -> Outcome:
@@ -55,122 +35,60 @@ def run_test(suite: Suite, name: str, timeout_s: float) -> Outcome:
         return Outcome(name, "skipped", reason, 0.0)
     folder = Path(tempfile.mkdtemp(prefix="phalanx-upstream-"))
     try:
-        ranks = _Ranks(suite, name, folder)
+        _make_ready(suite, folder)
+        ranks = ForkedRanks(suite.world_size, folder, functools.partial(_play, suite, name, folder))
         codes = ranks.wait(start + timeout_s)
-        status, reason = _judge(suite, name, codes, ranks)
+        status, reason = judge(codes, ranks, suite.skip_codes, are_codes_checked=name not in _CODES_UNCHECKED)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(name, status, reason, time.monotonic() - start)
 
 
-def _judge(suite: Suite, name: str, codes: dict[int, int], ranks: _Ranks) -> tuple[str, str]:
+def judge(
+    codes: dict[int, int], ranks: ForkedRanks, skip_codes: dict[int, str], *, are_codes_checked: bool = True
+) -> tuple[str, str]:
+    """Return a test's status, and its reason, from how its ranks ended."""
     values = set(codes.values())
-    if values == {0} or (name in _CODES_UNCHECKED and _UPSTREAM_ERROR not in values and not ranks.late):
+    if values == {0} or (not are_codes_checked and UPSTREAM_ERROR not in values and not ranks.late):
         return "passed", ""
-    if codes[0] in suite.skip_codes and values <= {0, *suite.skip_codes}:
-        return "skipped", suite.skip_codes[codes[0]]
-    told = []
-    for rank, code in sorted(codes.items()):
-        if code == 0 or code in suite.skip_codes:
-            continue
-        if rank in ranks.late:
-            told.append(f"rank {rank} did not end in time{ranks.last_words(rank)}")
-        elif code < 0:
-            told.append(f"rank {rank} was killed by {signal.Signals(-code).name}{ranks.last_words(rank)}")
-        else:
-            told.append(f"rank {rank} exited with {code}{ranks.last_words(rank)}")
-    return "failed", "\n".join(told)
+    if codes[0] in skip_codes and values <= {0, *skip_codes}:
+        return "skipped", skip_codes[codes[0]]
+    if values <= {0, _VACUOUS}:
+        return "failed", PASSED_VACUOUSLY
+    bad = [(rank, code) for rank, code in sorted(codes.items()) if code != 0 and code not in skip_codes]
+    return "failed", "\n".join(_with_ranks(ranks.how_ended(rank, code) for rank, code in bad))
 
 
-class _Ranks:
-    """The ranks of one test."""
+def _with_ranks(ends: Iterable[End]) -> list[str]:
+    """Return each text once, with all ranks that ended so."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for end in ends:
+        ranks.setdefault((end.how, end.last_words), []).append(end.rank)
+    return [
+        f"{'rank' if len(those) == 1 else 'ranks'} {', '.join(map(str, those))} {how}{last_words}"
+        for (how, last_words), those in ranks.items()
+    ]
 
-    def __init__(self, suite: Suite, name: str, folder: Path) -> None:
-        self._folder = folder
-        self._pids: dict[int, int] = {}
-        self._pipes: dict[int, Any] = {}
-        self.late: set[int] = set()
-        for part in ("barrier", "test_dir", "init_dir"):
-            (folder / part).mkdir()
-        suite.module.INIT_METHOD = f"file://{folder}/init_dir/shared"
-        set_environment(TEMP_DIR=str(folder), INIT_METHOD=suite.module.INIT_METHOD)
-        suite.module.Barrier.barrier_id = 0
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for rank in range(suite.world_size):
-            ours, theirs = multiprocessing.Pipe()
-            pid = os.fork()
-            if pid == 0:
-                self._be_rank(suite, name, rank, theirs)
-            os.setpgid(pid, pid)
-            theirs.close()
-            self._pids[rank], self._pipes[rank] = pid, ours
 
-    def _be_rank(self, suite: Suite, name: str, rank: int, pipe: Any) -> None:
-        code = _OWN_ERROR
-        try:
-            log = os.open(self._folder / f"log.{rank}", os.O_WRONLY | os.O_CREAT)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            faulthandler.enable()
-            faulthandler.register(signal.SIGUSR1, all_threads=True)
-            suite.case._run(rank, name, str(self._folder / "store"), pipe)
-            code = 0
-        except SystemExit as leaving:
-            code = leaving.code if isinstance(leaving.code, int) else 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+def _make_ready(suite: Suite, folder: Path) -> None:
+    for part in ("barrier", "test_dir", "init_dir"):
+        (folder / part).mkdir()
+    suite.module.INIT_METHOD = f"file://{folder}/init_dir/shared"
+    set_environment(TEMP_DIR=str(folder), INIT_METHOD=suite.module.INIT_METHOD)
+    suite.module.Barrier.barrier_id = 0
 
-    def wait(self, deadline: float) -> dict[int, int]:
-        """Return every rank's exit code; a rank that is late is ended."""
-        codes: dict[int, int] = {}
-        poll = select.poll()
-        descriptors = {os.pidfd_open(pid): rank for rank, pid in self._pids.items()}
-        for descriptor in descriptors:
-            poll.register(descriptor, select.POLLIN)
-        while len(codes) < len(self._pids):
-            left = deadline - time.monotonic()
-            ended = poll.poll(max(left, 0) * 1000) if left > 0 else []
-            if not ended and time.monotonic() >= deadline:
-                self._end_late(set(self._pids) - set(codes))
-                deadline = time.monotonic() + _PATIENCE_S
-            for descriptor, _ in ended:
-                rank = descriptors[descriptor]
-                _, status = os.waitpid(self._pids[rank], 0)
-                codes[rank] = os.waitstatus_to_exitcode(status)
-                poll.unregister(descriptor)
-                if codes[rank] < 0 or codes[rank] in (_UPSTREAM_ERROR, _OWN_ERROR):
-                    deadline = min(deadline, time.monotonic() + _PATIENCE_S)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        for pid in self._pids.values():  # whatever a rank left behind
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        return codes
 
-    def _end_late(self, ranks: set[int]) -> None:
-        for rank in ranks:
-            if rank not in self.late:
-                os.kill(self._pids[rank], signal.SIGUSR1)  # say where it stands
-        time.sleep(0.2)
-        for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pids[rank], signal.SIGKILL)
-        self.late |= ranks
+def _play(suite: Suite, name: str, folder: Path, rank: int, pipe: Any) -> None:
+    import torch
 
-    def last_words(self, rank: int) -> str:
-        """Return what a rank said last: its traceback, or the end of its output."""
-        text = ""
-        with contextlib.suppress(EOFError, OSError):
-            if self._pipes[rank].poll():
-                message = self._pipes[rank].recv()
-                text = str(getattr(message, "traceback", message))
-        if not text:
-            text = (self._folder / f"log.{rank}").read_text(errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()][-25:]
-        return ":\n      " + "\n      ".join(lines) if lines else ""
+    torch.set_num_threads(num_threads_of(name, suite.world_size))
+    if suite.mode.backend == "mpi":  # its groups are told neither rank nor store: mpirun's words count
+        place = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(suite.world_size)}
+        set_environment(**place, PMIX_NAMESPACE=folder.name)
+    try:
+        suite.case._run(rank, name, str(folder / "store"), pipe)
+    except SystemExit as leaving:
+        if leaving.code:
+            raise
+    if suite.compile_watch.found_nothing():
+        sys.exit(_VACUOUS)

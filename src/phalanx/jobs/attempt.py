@@ -117,6 +117,7 @@ class Attempt:
             self._host.zygote.await_ready()
         except InternalError:
             self._host.zygote_output.drain()
+            self._host.check_refusal()
             raise
 
     def _start(self, ranks_job: rank_process.Job, world: int, pipes: Pipes) -> socket.socket:

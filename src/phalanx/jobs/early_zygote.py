@@ -20,7 +20,10 @@ _PROGRAM = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); from phalanx.jobs.script import be_zygote; "
     "be_zygote(int(sys.argv[1]), sys.argv[2:])"
 )
-_NOT_YET = ("-h", "--help", "--env", "--gpus")  # it may not be needed, or need other variables
+# It may not be needed, or need other variables.
+_NOT_YET = ("-h", "--help", "--env", "--gpus", "--virtual-gpus", "--virtual-memory", "--races")
+
+REFUSED_EXIT_CODE = 2  # of a zygote that has said why it can't be as the user wants it
 
 _early: list[tuple[ZygoteClient, int]] = []
 _held: list[set[int | signal.Signals]] = []  # the mask of signals from before

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from phalanx.errors import UsageError
-from phalanx.jobs.early_zygote import let_signals_in, take_zygote
+from phalanx.errors import InternalError, UsageError
+from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE, let_signals_in, take_zygote
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_record import JobRecord
 from phalanx.jobs.logs import Logs
@@ -21,6 +23,11 @@ from phalanx.launch.burial import adopt_orphans, end_children, own_children
 from phalanx.launch.nursery import ZygoteClient
 
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
+_END_PATIENCE_S = 1.0
+
+
+class RefusedError(InternalError):
+    """The process that ranks are forked from can't be as the user wants it, and has said why."""
 
 
 class ZygoteOutput:
@@ -72,6 +79,18 @@ class Host:
     open_files: int
     own: frozenset[int]
 
+    def check_refusal(self) -> None:
+        """Look how the zygote has ended that did not become ready.
+
+        Raises:
+            RefusedError: By its own decision.
+        """
+        if not select.select([self.zygote_pidfd], [], [], _END_PATIENCE_S)[0]:
+            return
+        ended = os.waitid(os.P_PIDFD, self.zygote_pidfd, os.WEXITED | os.WNOWAIT)
+        if ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, REFUSED_EXIT_CODE):
+            raise RefusedError("virtual GPUs can't be set up")
+
     def bury_ranks(self) -> None:
         """End everything that is left of ranks whose zygote is gone."""
         end_children(keep=self.own | {self.zygote.pid})
@@ -91,7 +110,7 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
         cleanup.callback(os.close, reader)
         inbox = cleanup.enter_context(SignalInbox())
         let_signals_in()
-        cleanup.callback(zygote.close)
+        cleanup.callback(_close, zygote)
         open_files = _allow_files(job.num_ranks, zygote.pid)
         adopt_orphans()
         pidfd = os.pidfd_open(zygote.pid)
@@ -110,6 +129,12 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
             open_files=open_files,
             own=own,
         )
+
+
+def _close(zygote: ZygoteClient) -> None:
+    if not zygote.is_ready:
+        os.kill(zygote.pid, signal.SIGKILL)  # it would see only when it has imported torch and built what is missing
+    zygote.close()
 
 
 def _allow_files(num_ranks: int, zygote: int) -> int:

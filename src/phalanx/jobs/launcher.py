@@ -9,12 +9,15 @@ from pathlib import Path
 
 from phalanx.errors import InternalError, PhalanxError, SharedMemoryError
 from phalanx.jobs.early_zygote import fill_standard_streams
-from phalanx.jobs.host import Host, open_host
+from phalanx.jobs.host import Host, RefusedError, open_host
 from phalanx.jobs.job import Job
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.outcome import Outcome
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
+from phalanx.jobs.virtual_gpus import describe_virtual_gpus
+
+_WRONG_OPTIONS = 2
 
 
 def run_job(job: Job) -> int:
@@ -35,6 +38,8 @@ def run_job(job: Job) -> int:
         with open_host(job, view, logs) as host:
             try:
                 outcome = _attempt_until_done(job, host, began)
+            except RefusedError:
+                return _WRONG_OPTIONS
             except (InternalError, SharedMemoryError) as error:
                 _say(view, str(error))
                 return 1
@@ -57,6 +62,9 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> Outcome:
     from phalanx.jobs.attempt import Attempt
     from phalanx.jobs.summary import describe_failure
 
+    gpus = describe_virtual_gpus(job.environment, job.num_ranks)
+    if gpus:
+        _say(host.view, gpus)
     deadline = None if job.timeout_s is None else began + job.timeout_s
     for num_restarts in range(job.max_restarts + 1):
         outcome = Attempt(job, host, deadline).run(num_restarts)

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from phalanx.errors import BuildError, PhalanxError, UsageError
+from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE
 from phalanx.jobs.main_module import run_main, without_own_frames
 from phalanx.jobs.notes import describe_end
 from phalanx.jobs.program import Program
@@ -27,6 +29,7 @@ from phalanx.launch import zygote
 from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.rank_process import Job, become_rank, die_with_parent, flush_streams
+from phalanx.settings import virtual_gpus
 
 _INTERRUPTED = -signal.SIGINT  # Python then dies of the signal itself, so that a shell sees it
 
@@ -48,7 +51,34 @@ class RankTask:
 
 def be_zygote(descriptor: int, preloaded: Sequence[str]) -> None:
     """Be the process that the ranks of a job are forked from."""
-    zygote.main(descriptor, _skip_torchs_housekeeping, preloaded=preloaded, is_guardian=True)
+    try:
+        zygote.main(descriptor, _prepare, preloaded=preloaded, is_guardian=True)
+    except Exception as error:  # torch wraps what the set-up of virtual GPUs raises
+        refusal = _find_refusal(error)
+        if refusal is None:
+            raise
+        print(f"phalanx run: {refusal}", file=sys.stderr, flush=True)
+        os._exit(REFUSED_EXIT_CODE)
+
+
+def _find_refusal(error: BaseException | None) -> PhalanxError | None:
+    while error is not None and not isinstance(error, (UsageError, BuildError)):
+        error = error.__cause__
+    return error
+
+
+def _prepare() -> None:
+    """Set up virtual GPUs, if they are wanted, once for all ranks: it starts no threads, and a fork inherits them.
+
+    `import torch` has done so already, unless its loading of extensions is switched off.
+    """
+    if virtual_gpus():
+        from phalanx.autoload import set_up_from_environment
+        from phalanx.devices.set_up import active
+
+        if active() is None:
+            set_up_from_environment()
+    _skip_torchs_housekeeping()
 
 
 def _skip_torchs_housekeeping() -> None:

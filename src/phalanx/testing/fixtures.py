@@ -80,7 +80,8 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
     if plan.device == "cpu":
         return torch.device("cpu")
-    chosen = torch.device("cuda", _context("device").rank)
+    number = _context("device").rank
+    chosen = torch.device("cuda", number if plan.gpus is None else number % plan.gpus.num_devices)
     torch.cuda.set_device(chosen)
     return chosen
 
@@ -93,4 +94,21 @@ def rank_tmp_path(tmp_path: Path) -> Path:
     return folder
 
 
-RANKS_OWN = ("rank", "group", "process_group", "device", "rank_tmp_path")
+@pytest.fixture
+def virtual_gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
+    """The virtual GPUs of this process, set up before the test begins."""
+    from phalanx.testing.plugin import plan_of
+
+    plan = plan_of(request.node)
+    if plan is None or plan.gpus is None:
+        raise UsageError(
+            "fixture 'virtual_gpus' is for tests that have virtual GPUs; "
+            + ("name it as an argument" if plan is None else 'mark the test with @pytest.mark.ranks(4, gpus="virtual")')
+        )
+    _context("virtual_gpus")
+    import torch
+
+    return tuple(torch.device("cuda", index) for index in range(plan.gpus.num_devices))
+
+
+RANKS_OWN = ("rank", "group", "process_group", "device", "rank_tmp_path", "virtual_gpus")

@@ -8,11 +8,13 @@ from typing import Any, Literal, get_args
 
 from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
+from phalanx.testing.virtual_gpus import VirtualGpus, read_gpus, read_own_marker
 
 Kind = Literal["process", "thread", "pool"]
 Backend = Literal["phalanx", "gloo", "nccl", "mpi"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_OPTIONS = ("kind", "timeout", "backend", "device", "gpus", "races")
 _EXAMPLE = "@pytest.mark.ranks(4) or @pytest.mark.ranks([1, 2, 4])"
 
 
@@ -35,13 +37,14 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Plan:
-    """One test on one number of ranks of one kind."""
+    """One test on one number of ranks of one kind; `gpus` are virtual ones."""
 
     num_ranks: int
     kind: Kind
     timeout_s: float
     backend: Backend
     device: str
+    gpus: VirtualGpus | None = None
 
     def label(self, *, with_kind: bool) -> str:
         """Name it in a test id."""
@@ -54,18 +57,37 @@ def read_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], defaults: Defa
     Raises:
         UsageError: They make no sense.
     """
-    unknown = sorted(set(kwargs) - {"kind", "timeout", "backend", "device"})
+    unknown = sorted(set(kwargs) - {*_OPTIONS})
     if unknown or len(args) != 1:
         told = f"takes no {', '.join(unknown)}" if unknown else f"takes one number of ranks, got {len(args)}"
-        raise UsageError(f"@pytest.mark.ranks {told}; write {_EXAMPLE}; options are kind, timeout, backend, device")
+        raise UsageError(f"@pytest.mark.ranks {told}; write {_EXAMPLE}; options are {', '.join(_OPTIONS)}")
     sizes = [_size(value) for value in _listed(args[0], "ranks")]
     kinds = [_one_of(value, KINDS, "kind") for value in _listed(kwargs.get("kind", defaults.kind), "kind")]
+    timeout_s = _timeout(kwargs, defaults, "@pytest.mark.ranks")
+    is_virtual = kwargs.get("gpus") is not None
+    usual_backend = "nccl" if is_virtual and defaults.backend == "phalanx" else defaults.backend
+    backend = _one_of(kwargs.get("backend", usual_backend), BACKENDS, "backend")
+    usual_device = "cuda" if backend == "nccl" or is_virtual else defaults.device
+    device = _one_of(kwargs.get("device", usual_device), ("cpu", "cuda"), "device")
+    gpus = {size: read_gpus(kwargs, size) for size in sizes}
+    return [Plan(size, kind, timeout_s, backend, device, gpus[size]) for kind in kinds for size in sizes]
+
+
+def read_gpus_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], defaults: Defaults) -> Plan:
+    """Turn the arguments of @pytest.mark.virtual_gpus into a plan: one process, whose devices are all its own.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    gpus = read_own_marker(args, kwargs)
+    return Plan(1, "process", _timeout(kwargs, defaults, "@pytest.mark.virtual_gpus"), "nccl", "cuda", gpus)
+
+
+def _timeout(kwargs: Mapping[str, Any], defaults: Defaults, marker: str) -> float:
     timeout_s = kwargs.get("timeout", defaults.timeout_s)
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
-        raise UsageError(f"@pytest.mark.ranks: timeout is {timeout_s!r}; give a positive number of seconds")
-    backend = _one_of(kwargs.get("backend", defaults.backend), BACKENDS, "backend")
-    device = _one_of(kwargs.get("device", "cuda" if backend == "nccl" else defaults.device), ("cpu", "cuda"), "device")
-    return [Plan(size, kind, float(timeout_s), backend, device) for kind in kinds for size in sizes]
+        raise UsageError(f"{marker}: timeout is {timeout_s!r}; give a positive number of seconds")
+    return float(timeout_s)
 
 
 def _listed(value: Any, what: str) -> list[Any]:

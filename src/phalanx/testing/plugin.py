@@ -15,15 +15,24 @@ import pytest
 from phalanx.errors import UsageError
 from phalanx.testing import coverage_of_ranks, fixtures
 from phalanx.testing.examples import allow_fixtures_of_ranks, is_hypothesis_test
-from phalanx.testing.fixtures import device, group, process_group, rank, rank_tmp_path, ranks_kind, world_size
-from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_marker
+from phalanx.testing.fixtures import (
+    device,
+    group,
+    process_group,
+    rank,
+    rank_tmp_path,
+    ranks_kind,
+    virtual_gpus,
+    world_size,
+)
+from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_gpus_marker, read_marker
 from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
 from phalanx.testing.ranks_shown import RanksShown, output_sections
 from phalanx.testing.runner import Runner
 from phalanx.testing.subtest_reports import log_subtests
 from phalanx.testing.verdict import Verdict
 
-__all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "ranks_kind", "world_size"]
+__all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "ranks_kind", "virtual_gpus", "world_size"]
 
 _PLAN = "_ranks_plan"
 _PLANS = pytest.StashKey[list[Plan]]()
@@ -60,8 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and read the defaults once."""
     config.addinivalue_line(
         "markers",
-        "ranks(n, *, kind, timeout, backend, device): run the test on n ranks, or on several numbers of them: "
-        "ranks([1, 2, 4]). kind: process (default), thread or pool; timeout: seconds, 60 unless said otherwise",
+        "ranks(n, *, kind, timeout, backend, device, gpus, races): run the test on n ranks, or on several numbers of "
+        "them: ranks([1, 2, 4]). kind: process (default), thread or pool; timeout: seconds, 60 unless said otherwise; "
+        'gpus: "virtual" for one virtual GPU per rank, or "virtual:4"; races: off, warn or raise',
+    )
+    config.addinivalue_line(
+        "markers",
+        "virtual_gpus(n=4, *, races, timeout): run the test in a process of its own that has n virtual GPUs",
     )
     config.stash[_RUNNER] = Runner(config, _read_defaults(config))
 
@@ -127,19 +141,35 @@ def plan_of(item: Any) -> Plan | None:
         UsageError: Its marker makes no sense.
     """
     marker = item.get_closest_marker("ranks")
+    defaults = item.config.stash[_RUNNER].defaults
+    own = item.get_closest_marker("virtual_gpus")
     if marker is None:
-        return None
+        if own is None:
+            return read_gpus_marker((), {}, defaults) if _asks_for_gpus(item) else None
+        return read_gpus_marker(own.args, own.kwargs, defaults)
+    if own is not None:
+        raise UsageError(
+            "@pytest.mark.virtual_gpus is for tests of one process; on ranks give the number with "
+            '@pytest.mark.ranks(2, gpus="virtual:4")'
+        )
     callspec = getattr(item, "callspec", None)
     if callspec is not None and _PLAN in callspec.params:
         plan: Plan = callspec.params[_PLAN]
         return plan
-    plans = read_marker(marker.args, marker.kwargs, item.config.stash[_RUNNER].defaults)
+    plans = read_marker(marker.args, marker.kwargs, defaults)
     if len(plans) > 1:  # the mark came too late to make several tests of this one
         raise UsageError(
             "@pytest.mark.ranks with several numbers or kinds belongs on a function, class or module; on a parameter, "
             "or added later, give one of each"
         )
     return plans[0]
+
+
+def _asks_for_gpus(item: Any) -> bool:
+    """Tell whether a test, or a fixture of it, names our fixture `virtual_gpus`, and not another of that name."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = info.name2fixturedefs.get("virtual_gpus", ()) if info is not None else ()
+    return any(getattr(each.func, "__module__", "") == fixtures.__name__ for each in definitions[-1:])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -157,6 +187,8 @@ def _reason_against(item: pytest.Item) -> str:
         if plan is None:
             return ""
         if not isinstance(item, pytest.Function) or hasattr(item, "_testcase"):
+            if plan.gpus is not None and item.get_closest_marker("ranks") is None:
+                return "@pytest.mark.virtual_gpus is for test functions and plain classes, not for unittest.TestCase"
             return (
                 "@pytest.mark.ranks is for test functions and plain classes; in a unittest.TestCase use "
                 "phalanx.testing.unittest.MultiProcessTestCase"

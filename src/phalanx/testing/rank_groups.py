@@ -22,7 +22,7 @@ def open_group(plan: Plan) -> Iterator[Any]:
     Raises:
         UsageError: The backend is not there.
     """
-    if plan.backend == "phalanx":
+    if plan.backend == "phalanx" or is_served_by_phalanx(plan):
         group = connect()
         yield group
         if not group.is_closed:
@@ -48,7 +48,7 @@ def open_process_group(plan: Plan) -> Iterator[Any]:
 
 def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
     check_backend(plan.backend)
-    if plan.backend != "phalanx":
+    if plan.backend != "phalanx" and not is_served_by_phalanx(plan):
         context.own["engine"] = plan.backend
     if dist.is_initialized():
         raise UsageError("fixture 'process_group': there is a default process group already")
@@ -59,13 +59,18 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
         world_size=context.size,
         timeout=timedelta(seconds=plan.timeout_s),
     )
-    if context.is_thread and plan.backend == "phalanx":
+    if context.is_thread and (plan.backend == "phalanx" or is_served_by_phalanx(plan)):
         dist.group.WORLD.phalanx_group.watch(connect())  # whoever breaks the world's group frees this one's ranks
     try:
         yield dist.group.WORLD
     finally:
         if dist.is_initialized() and context.failure is None:
             dist.destroy_process_group()
+
+
+def is_served_by_phalanx(plan: Plan) -> bool:
+    """Tell whether the backend is phalanx under NCCL's name, with all that its groups have."""
+    return plan.gpus is not None and plan.backend == "nccl"
 
 
 def check_backend(backend: str) -> None:

@@ -23,6 +23,7 @@ from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
 from phalanx.testing.rank_logging import RankLog, rank_logging
 from phalanx.testing.rank_report import CaughtWarning, RankReport, caught_warnings, report_failure
 from phalanx.testing.rank_subtests import RankSubtests
+from phalanx.testing.virtual_gpus import set_up_gpus
 
 # Python 3.11's parser counts its depth per process: threads that parse at the same time confuse it.
 _showing = threading.Lock()
@@ -99,6 +100,7 @@ class RankTest:
 
     def _call(self, setup: RankSetup, special: Mapping[str, Any], instance: Any) -> None:
         __tracebackhide__ = True
+        self._set_up_gpus()
         setup.set_up([fixture for fixture in self.deferred if fixture.name not in special])
         arguments = {name: setup.value(name) for name in self.item._fixtureinfo.argnames}
         function = _plain_function(self.item, instance)
@@ -113,6 +115,13 @@ class RankTest:
                 f"the test returned a {type(result).__name__}, which nobody looks at; did you mean to assert something?"
             )
             warnings.warn(pytest.PytestReturnNotNoneWarning(told), stacklevel=2)
+
+    def _set_up_gpus(self) -> None:
+        from phalanx.testing.plugin import plan_of
+
+        plan = plan_of(self.item)
+        if plan is not None and plan.gpus is not None and not self.is_thread:
+            set_up_gpus(plan.gpus)
 
     def _attempt(self, step: Callable[[], None]) -> RankReport:
         __tracebackhide__ = True

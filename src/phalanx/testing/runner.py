@@ -29,7 +29,9 @@ from phalanx.testing.rank_test import RankTest
 from phalanx.testing.shadow import serve_session, start_separate_ranks, start_shadow
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
+from phalanx.testing.threads_apart import run_apart
 from phalanx.testing.verdict import Verdict, judge
+from phalanx.testing.virtual_gpus import VirtualGpus, preload_gpus, set_up_gpus
 from phalanx.testing.warm_ranks import WarmRanks, serve
 from phalanx.testing.warm_task import adopt, make_task
 from phalanx.testing.zygote_ranks import start_crew
@@ -43,7 +45,7 @@ class Runner:
         self._config = config
         self._redirect = config.getoption("capture", "fd") != "no"
         self._debugger = Debugger(config)
-        self._warm: dict[int, WarmRanks] = {}
+        self._warm: dict[tuple[int, VirtualGpus | None], WarmRanks] = {}
         self._shadow: ZygoteClient | None = None
         self._can_fork_shadow = True  # until it turns out that the tests initialise CUDA when they are imported
 
@@ -53,13 +55,18 @@ class Runner:
         Raises:
             UsageError: It is not.
         """
-        if plan.device == "cuda":
+        if plan.gpus is not None and plan.kind == "thread" and self.needs_shadow():
+            raise UsageError(
+                'gpus="virtual" with kind="thread" needs a fork of pytest\'s own process, which can\'t be forked: it '
+                'has initialised CUDA, or --ranks-shadow is given. Use kind="process" or kind="pool"'
+            )
+        if plan.device == "cuda" and plan.gpus is None:
             torch = importlib.import_module("torch")
             count = torch.cuda.device_count()
             if count < plan.num_ranks:
                 raise UsageError(
                     f'{plan.num_ranks} ranks with device="cuda" need {plan.num_ranks} GPUs, one each; this machine has '
-                    f'{count}. Use fewer ranks, or device="cpu" with backend="phalanx" or "gloo"'
+                    f'{count}. Use fewer ranks, gpus="virtual", or device="cpu" with backend="phalanx" or "gloo"'
                 )
 
     def run(
@@ -70,7 +77,7 @@ class Runner:
         Raises:
             UsageError: It can't be run on such ranks.
         """
-        _preload(item)
+        self._preload(item, plan)
         kinds = {"process": self._run_fresh, "thread": self._run_threads, "pool": self._run_warm}
         try:
             return judge(kinds[plan.kind](item, plan, values, deferred), plan.timeout_s)
@@ -117,13 +124,29 @@ class Runner:
         def run(output: ThreadOutput) -> RankReport:
             return RankTest(item, values, deferred, is_thread=True, capture=output.capture, **of_example).run()
 
-        # Threads share the recording of warnings: what several ranks warn of is there several times.
-        with claim_port() as port, warnings.catch_warnings(record=True) as caught:
-            endings = run_threaded(run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, port=port)
-        for ending in endings[:1]:
-            if ending.report is not None:
-                ending.report.warnings = caught_warnings(caught)
-        return endings
+        def run_all() -> list[Ending]:
+            if plan.gpus is not None:
+                set_up_gpus(plan.gpus)
+            # Threads share the recording of warnings: what several ranks warn of is there several times.
+            with claim_port() as port, warnings.catch_warnings(record=True) as caught:
+                endings = run_threaded(
+                    run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, port=port
+                )
+            for ending in endings[:1]:
+                if ending.report is not None:
+                    ending.report.warnings = caught_warnings(caught)
+            return endings
+
+        if plan.gpus is None:
+            return run_all()
+        return run_apart(
+            run_all,
+            item,
+            plan.num_ranks,
+            timeout_s=plan.timeout_s,
+            redirect=self._redirect,
+            terminal=self._debugger,
+        )
 
     @contextmanager
     def examples(
@@ -135,7 +158,7 @@ class Runner:
         keep: Callable[[Verdict], None],
     ) -> Iterator[None]:
         """Have every example that Hypothesis chooses for a test run on ranks, which stay meanwhile."""
-        _preload(item)
+        self._preload(item, plan)
         check_fixtures(values, is_forked=True)
 
         def prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
@@ -183,9 +206,9 @@ class Runner:
             )
 
         check_fixtures(values, is_forked=False)
-        warm = self._warm.get(plan.num_ranks)
+        warm = self._warm.get((plan.num_ranks, plan.gpus))
         if warm is None:
-            warm = self._warm[plan.num_ranks] = WarmRanks(plan.num_ranks, start)
+            warm = self._warm[plan.num_ranks, plan.gpus] = WarmRanks(plan.num_ranks, start)
         warm.require(wide_fixtures(item))
         return self._send(warm, item, plan, values, deferred)
 
@@ -219,9 +242,10 @@ class Runner:
                 self._can_fork_shadow = False
         return start_separate_ranks(self._config, num_ranks, redirect=self._redirect, terminal=self._debugger)
 
-
-def _preload(item: pytest.Function) -> None:
-    """Import here, once, what every rank would import."""
-    importlib.import_module("phalanx.testing.rank_groups")
-    if "process_group" in item.fixturenames:
-        importlib.import_module("phalanx.torch_backend.creation")
+    def _preload(self, item: pytest.Function, plan: Plan) -> None:
+        """Import here, once, what every rank would import."""
+        importlib.import_module("phalanx.testing.rank_groups")
+        if "process_group" in item.fixturenames:
+            importlib.import_module("phalanx.torch_backend.creation")
+        if plan.gpus is not None:
+            preload_gpus(self._config)

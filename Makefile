@@ -32,12 +32,23 @@ stress: $(VENV)/.built
 faults: $(VENV)/.built
 	@$(BIN)/phalanx faults
 
-# torch's own distributed tests against phalanx: all modes and world sizes, or MODE=plain|gloo and WORLD=2|3|4|8.
-MODE ?= plain gloo
-WORLD ?= 2 3 4 8
-upstream: $(VENV)/.devices
-	@bad=0; for mode in $(MODE); do for world in $(WORLD); do \
-	  $(BIN)/phalanx upstream --mode $$mode --world $$world || bad=1; done; done; exit $$bad
+# torch's own tests against phalanx. MODE=plain|gloo|nccl|vgloo|mpi with WORLD=2|3|4|8; MODE=all (virtual GPUs, ends with
+# the union over all modes); MODE=multigpu or dist2 with PYTORCH_TESTS=folder of PyTorch's sources.
+MODE ?= all
+WORLD ?= 2 4 8
+PYTORCH_TESTS ?=
+upstream: $(VENV)/.devices $(VENV)/.torchvision
+	@bad=0; for mode in $(MODE); do case $$mode in \
+	  all) $(BIN)/phalanx upstream --mode all --at-least 270 || bad=1 ;; \
+	  multigpu) $(BIN)/phalanx upstream --mode multigpu --at-least 61 $(if $(PYTORCH_TESTS),--tests '$(PYTORCH_TESTS)') || bad=1 ;; \
+	  dist2) $(BIN)/phalanx upstream --mode dist2 --at-least 23 $(if $(PYTORCH_TESTS),--tests '$(PYTORCH_TESTS)') || bad=1 ;; \
+	  *) for world in $(WORLD); do $(BIN)/phalanx upstream --mode $$mode --world $$world || bad=1; done ;; \
+	  esac; done; exit $$bad
+
+# One test of upstream's converts a ResNet-50. Without dependencies: they would bring another torch. It runs without, too.
+$(VENV)/.torchvision: $(VENV)/.torch
+	-@$(PIP) install --no-deps torchvision==0.28.0 pillow
+	@touch $@
 
 # Accelerate and Lightning over phalanx, in an environment of their own.
 frameworks: .venv-frameworks/.ready

@@ -30,7 +30,7 @@ def test_ranks_and_what_they_start_see_the_gpus_that_were_asked_for(tmp_path: Pa
     script = write_script(
         tmp_path,
         """
-        import os, subprocess, sys, threading
+        import os, subprocess, sys
         import torch, torch.distributed as dist
         import phalanx
 
@@ -49,6 +49,7 @@ def test_ranks_and_what_they_start_see_the_gpus_that_were_asked_for(tmp_path: Pa
             torch.empty(1 << 26, device="cuda")
         except torch.OutOfMemoryError:
             print("full")
+        tensor.grad.mul_(2)  # tolist() has waited for what was before
         try:
             with torch.cuda.stream(torch.cuda.Stream()):
                 tensor.grad.add_(1)

@@ -129,10 +129,12 @@ def test_two_ranks_that_exchange_messages_on_one_device_are_refused(gpus: int, r
         if rank == 0:
             dist.isend(torch.ones(1, device="cuda:0"), 1)
             store.set("sent", "yes")
+            store.wait(["refused"])
         else:
             store.wait(["sent"])
             with pytest.raises(dist.DistBackendError, match="rank 1 and rank 0 both on CUDA device 0"):
                 dist.recv(torch.ones(1, device="cuda:0"), 0)
+            store.set("refused", "yes")
         dist.destroy_process_group()
 
 

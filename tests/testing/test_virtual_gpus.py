@@ -147,11 +147,9 @@ def test_nccls_rules_hold_and_failures_name_ranks(inner: InnerRuns) -> None:
         """
     )
     result.assert_outcomes(passed=1, failed=3)
-    result.stdout.fnmatch_lines(
-        ["ranks 0-1 of 2: DistBackendError: Duplicate GPU detected : rank 1 and rank 0 both on*"]
-    )
+    result.stdout.fnmatch_lines(["rank* of 2: DistBackendError: Duplicate GPU detected : rank 1 and rank 0 both on*"])
     result.stdout.fnmatch_lines(["rank 1 of 2: RuntimeError: Expected all tensors to be on the same device, *cuda:0!*"])
-    result.stdout.fnmatch_lines(["ranks 0-1 of 2: RaceError: *"])
+    result.stdout.fnmatch_lines(["rank* of 2: RaceError: *"])
 
 
 @pytest.mark.slow

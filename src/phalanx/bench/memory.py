@@ -33,7 +33,7 @@ def _resident_bytes() -> int:
 def _run_many(collectives: int) -> tuple[int, int]:
     import torch
 
-    from phalanx.groups import connect
+    from phalanx.groups.connect import connect
 
     group = connect()
     tensors = [torch.ones(1 << power) for power in (0, 8, 12, 16)]

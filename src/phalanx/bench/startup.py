@@ -39,7 +39,7 @@ def phalanx_rank() -> float:
     """Join, add up ones, return the sum."""
     import torch
 
-    from phalanx.groups import connect
+    from phalanx.groups.connect import connect
 
     ones = torch.ones(1)
     connect().all_reduce(ones)

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from phalanx import groups
 from phalanx.bench import training
 from phalanx.bench.cases import ITEM_BYTES
+from phalanx.groups.connect import connect
+from phalanx.groups.shared_memory import SharedMemoryGroup
 
 Prepared = training.Prepared
 _BACKENDS = {"gloo": "gloo", "phalanx_torch": "phalanx"}
@@ -88,7 +89,7 @@ class _Contender:
 class Phalanx(_Contender):
     """The Python Group, called as a user would."""
 
-    def __init__(self, group: groups.SharedMemoryGroup) -> None:
+    def __init__(self, group: SharedMemoryGroup) -> None:
         super().__init__(group.rank, group.size)
         self.group = group
         self.calls = {
@@ -170,7 +171,7 @@ def _time(contender: _Contender, call: Callable[..., Any], arguments: tuple[Any,
 def serve(kind: str, address: str, store: str) -> None:
     """Work for the controller until it closes the connection."""
     torch.set_num_threads(1)
-    group = groups.connect()
+    group = connect()
     if kind == "phalanx":
         contender: _Contender = Phalanx(group)
     else:

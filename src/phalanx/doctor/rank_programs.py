@@ -19,7 +19,7 @@ def sum_over_group() -> float:
     """Add up the ranks, counted from 1, over the group."""
     import torch
 
-    from phalanx.groups import connect
+    from phalanx.groups.connect import connect
 
     group: Any = connect(timeout_s=OPERATION_S)
     tensor = torch.full((_NUMBERS,), group.rank + 1.0)
@@ -57,7 +57,7 @@ def sum_over_torch(backend: str, port: int, num_ranks: int) -> float:
 def lose_a_rank() -> float:
     """Let rank 1 be killed while rank 0 waits for it; return how long it took rank 0 to know."""
     from phalanx.errors import PeerDiedError
-    from phalanx.groups import connect
+    from phalanx.groups.connect import connect
 
     group: Any = connect(timeout_s=OPERATION_S)
     killed_at: float = group.broadcast_object(time.monotonic(), 1)
@@ -72,7 +72,7 @@ def lose_a_rank() -> float:
 
 def look_at_a_rank() -> str:
     """Let rank 0 look at rank 1 in /proc: its state, what it has open, and the group's memory; return what it can't."""
-    from phalanx.groups import connect
+    from phalanx.groups.connect import connect
 
     group: Any = connect(timeout_s=OPERATION_S)
     peer = Path("/proc") / str(group.all_gather_object(os.getpid())[1])

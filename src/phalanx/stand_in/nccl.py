@@ -75,11 +75,11 @@ class NcclStandIn(StandInGroup):
         """Wait until every rank is here; those who name a device must each have their own."""
         named = [] if opts is None else list(opts.device_ids)
         if named:
-            self._devices.check(torch.device("cuda", named[0]), False, None)
+            self._devices.check(torch.device("cuda", named[0]), "barrier")
         return super().barrier(opts, timeout=timeout)
 
     def _is_initialized(self) -> bool:
-        return self._devices.last is not None
+        return self._devices.is_any_used
 
     # -- splitting
 

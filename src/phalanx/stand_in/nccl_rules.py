@@ -58,7 +58,7 @@ class NcclRules:
             raise ValueError("Expected list of tensors on the same device")
         if event in _REDUCTIONS:
             _check_reduction(event, shown, options)
-        self._devices.check(tensors[0].device, event in _MESSAGES, options.timeout_s)
+        self._devices.check(tensors[0].device, event, is_message=event in _MESSAGES)
 
     def translate(self, error: PhalanxError) -> PhalanxError:
         """Return it as a DistBackendError too, which is what programs that use NCCL catch."""

@@ -1,10 +1,12 @@
 """NCCL's first rule: every rank has a device of its own. Looked at once per device, when it is first used.
 
-A communicator of NCCL comes to be at the first collective, with all ranks; so here they tell each other their devices
-then. A message has two ranks only: each leaves word of its device in the store and looks who has been there.
+A rank leaves word of its device in the store and sees whether another has been there: of two, the later one. Nobody
+waits, so a rank that is late is still found waiting for in the operation that the program called.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 import torch
 
@@ -18,22 +20,38 @@ class OneRankPerDevice:
     def __init__(self, group: SharedMemoryGroup, store: Store) -> None:
         self._group = group
         self._store = store
-        self._known: set[int] = set()
-        self._told: set[int] = set()
+        self._used: list[int] = []
         self._bound: torch.device | None = None
-        self.last: torch.device | None = None
+
+    @property
+    def is_any_used(self) -> bool:
+        """Whether this rank has used a device."""
+        return bool(self._used)
 
     def bind(self, device: torch.device) -> None:
-        """Keep to one device, and tell the others at once.
+        """Keep to one device, and compare it with the others' at once. All ranks must do so.
 
         Raises:
-            DistBackendError: Another rank uses it.
+            DistBackendError: Two ranks have the same.
         """
         self._bound = device
-        self.check(device, False, None)
+        mine = torch.tensor([device.index])
+        indices = [torch.empty_like(mine) for _ in range(self._group.size)]
+        self._group.all_gather(indices, mine)
+        users: dict[int, int] = {}
+        for rank, index in enumerate(int(value) for value in indices):
+            if index in users:
+                raise dist.DistBackendError(self._describe(rank, users[index], index))
+            users[index] = rank
+        self._used.append(device.index)
 
-    def check(self, device: torch.device, is_message: bool, timeout_s: float | None) -> None:
+    def check(self, device: torch.device, event: str, *, is_message: bool = False) -> None:
         """Look at the device of a tensor.
+
+        Args:
+            device: The device.
+            event: The operation; those who wait in it are told when it is refused.
+            is_message: Whether it is between two ranks.
 
         Raises:
             DistBackendError: It is not the one this rank is bound to, or another rank uses it.
@@ -43,38 +61,32 @@ class OneRankPerDevice:
                 "Attempt to perform collective on tensor not on device passed to init_process_group\n"
                 f"  here     the tensor is on {device}, and this rank is bound to {self._bound}"
             )
-        if is_message:
-            self._leave_word(device.index)
-        elif device.index not in self._known:
-            self._compare(device.index, timeout_s)
-        self.last = device
-
-    def _compare(self, index: int, timeout_s: float | None) -> None:
-        mine = torch.tensor([index])
-        indices = [torch.empty_like(mine) for _ in range(self._group.size)]
-        self._group.all_gather(indices, mine, timeout_s=timeout_s)
-        users: dict[int, int] = {}
-        for rank, told in enumerate(int(value) for value in indices):
-            if told in users:
-                raise self._duplicate(rank, users[told], told)
-            users[told] = rank
-        self._known.add(index)
-
-    def _leave_word(self, index: int) -> None:
-        if index in self._known or index in self._told:
+        if device.index in self._used:
             return
-        self._told.add(index)
-        own = self._group.rank
-        self._store.set(f"phalanx/device/{index}/{own}", "here")  # before looking: of two, the later one sees the other
-        for rank in range(self._group.size):
-            if rank != own and self._store.check([f"phalanx/device/{index}/{rank}"]):
-                raise self._duplicate(max(rank, own), min(rank, own), index)
+        other = self._claim(device.index)
+        if other is not None:
+            text = self._describe(self._group.rank, other, device.index)
+            if not is_message:
+                self._group.refuse(event, text)
+            raise dist.DistBackendError(text)
+        self._used.append(device.index)
 
-    def _duplicate(self, rank: int, other: int, index: int) -> BaseException:
-        error: BaseException = dist.DistBackendError(
-            f"Duplicate GPU detected : rank {rank} and rank {other} both on CUDA device {index}\n"
+    def _claim(self, index: int) -> int | None:
+        """Leave word; return who was there before."""
+        # A store may serve several groups, one after the other, and ranks may change to other devices, all at once.
+        place = f"phalanx/device/{self._group.nonce.hex()}/{len(self._used)}/{index}"
+        with contextlib.suppress(dist.DistError):  # a rank that is done may have taken the store with it: nobody to ask
+            if self._store.add(place, 1) == 1:
+                self._store.set(f"{place}/rank", str(self._group.rank))
+            else:
+                return int(self._store.get(f"{place}/rank"))
+        return None
+
+    def _describe(self, rank: int, other: int, index: int) -> str:
+        later, earlier = max(rank, other), min(rank, other)
+        return (
+            f"Duplicate GPU detected : rank {later} and rank {earlier} both on CUDA device {index}\n"
             f"  here     rank {self._group.rank} of {self._group.size}\n"
             f"  do       give every rank a device of its own: torch.cuda.set_device(rank) before the first collective, "
             f"or init_process_group(device_id=...)"
         )
-        return error

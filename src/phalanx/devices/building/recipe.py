@@ -19,7 +19,7 @@ SOURCES = Path(__file__).parent.parent / "native"
 MAIN_SOURCE = "core.cpp"
 _TYPES = (".cpp", ".hpp")
 # Half of the compiler's time would go into optimising torch's headers; operations run in torch's own kernels.
-_OPTIONS = ("-std=c++20", "-O1", "-g0", "-fPIC", "-shared")
+_OPTIONS = ("-std=c++20", "-O1", "-g0", "-DNDEBUG", "-fPIC", "-shared")
 # The C++ library is the one torch has loaded: exceptions go from one to the other. Some compilers would link a second
 # one into ours.
 _LIBRARIES = ("-ltorch_cpu", "-lc10", "-nodefaultlibs", "-lc", "-lm", "-lgcc")

@@ -76,9 +76,10 @@ def _all_names(library: Library, setup: Setup) -> Names:
 def _renew_stream_classes() -> None:
     """Define torch.cuda.Stream and its kin anew: torch derived them from dummies when it was imported."""
     module = torch.cuda.streams
-    old = [getattr(module, name) for name in _STREAM_CLASSES]
+    old = {name: getattr(module, name) for name in _STREAM_CLASSES}
     importlib.reload(module)
-    _replacements.put_everywhere(zip(old, (getattr(module, name) for name in _STREAM_CLASSES), strict=True))
+    for name, its in old.items():
+        _replacements.put_everywhere(name, its, getattr(module, name))
 
 
 def _renew_dynamo() -> None:

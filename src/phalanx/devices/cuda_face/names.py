@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 Names = dict[str, object]
 """What a topic defines: "torch._C._cuda_getDevice" to the function, and so on."""
@@ -26,13 +26,11 @@ class Replacements:
                 self._originals.setdefault(path, vars(owner).get(name, MISSING))
                 setattr(owner, name, value)
 
-    def put_everywhere(self, old_to_new: Iterable[tuple[object, object]]) -> None:
-        """Replace objects wherever a module of torch has imported them by name."""
-        new_of = {id(old): new for old, new in old_to_new}
+    def put_everywhere(self, name: str, old: object, new: object) -> None:
+        """Replace an object wherever a module of torch has imported it under its name."""
         for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("torch") and module is not None:
-                here = {name: new_of[id(value)] for name, value in list(vars(module).items()) if id(value) in new_of}
-                self.put({f"{module_name}.{name}": value for name, value in here.items()})
+            if module_name.startswith("torch") and getattr(module, "__dict__", {}).get(name) is old:
+                self.put({f"{module_name}.{name}": new})
 
     def names(self) -> list[str]:
         """Return the dotted paths, sorted."""

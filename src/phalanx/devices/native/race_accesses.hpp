@@ -21,7 +21,9 @@ class RaceAccesses {
 
   // Throws where the detector is asked to.
   void launch(const char* operation) {
-    if (is_on_ && !accesses_.empty()) races::launch(current_stream_key(device_), accesses_, operation);
+    if (!is_on_) return;
+    races::Operation::name = operation;
+    if (!accesses_.empty()) races::launch(current_stream_key(device_), accesses_, operation);
   }
 
   // The results an operation has made are written by it.
@@ -48,6 +50,7 @@ class RaceAccesses {
     }
   }
 
+  races::Operation scope_;  // one look at the source line for all that belongs to it
   bool is_on_;
   DeviceIndex device_ = 0;
   c10::SmallVector<races::Access, 6> accesses_;

@@ -53,10 +53,10 @@ class Detector {
     return reports;
   }
 
-  // Each group of ranks has a stream for its collectives. It begins behind the caller's.
+  // Each group of ranks has a stream for its collectives, a lane; a few groups may share one. It begins behind the caller's.
   std::uint64_t begin_collective(StreamKey key, std::span<const Access> accesses, std::int64_t lane,
                                  const std::string* operation, const Where& where, Reports& reports) {
-    const StreamKey own{key.device, -1 - lane};
+    const StreamKey own{key.device, -1 - lane % kLanes};
     stream_waits(own, clocks_.of(clocks_.index_of(key)));
     reports = launch(own, accesses, operation, where, TouchKind::kCollective);
     for (const Access& access : accesses) record_stream(access.block, own);  // a group keeps its tensors until it is done
@@ -163,7 +163,8 @@ class Detector {
     BlockHistory history{};
   };
 
-  static constexpr std::size_t kMostCollectives = 1 << 16, kMostHostBlocks = 1 << 10, kLaunchesKept = 64;
+  static constexpr std::int64_t kLanes = 64;  // streams make every clock longer
+  static constexpr std::size_t kMostCollectives = 1 << 12, kMostHostBlocks = 1 << 10, kLaunchesKept = 64;
 
   void stream_waits(StreamKey key, const Clock& clock) { clocks_.of(clocks_.index_of(key)).wait_for(clock); }
 

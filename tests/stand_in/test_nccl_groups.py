@@ -13,6 +13,7 @@ import phalanx
 from phalanx.torch_backend.untyped import c10d, dist
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(4)
 def test_collectives_compute(nccl: torch.device, rank: int) -> None:
     value = torch.full((3,), float(rank + 1), device=nccl)
@@ -77,6 +78,7 @@ def test_synchronize_waits_for_pending_work(nccl: torch.device) -> None:
     assert float(value[-1]) == 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(4)
 def test_split_groups_are_stand_ins_bound_to_the_device(gpus: int, rank: int) -> None:
     device = torch.device("cuda", rank)

@@ -90,6 +90,7 @@ def test_a_collective_that_is_waited_for_is_no_race(watched: torch.device) -> No
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_the_profiler_learns_sizes_and_ranks(nccl: torch.device) -> None:
     value = torch.ones(100, device=nccl)

@@ -69,7 +69,10 @@ def test_the_mark_is_declared(inner: InnerRuns) -> None:
     inner.run(_MIXED, "--strict-markers", "--strict-config", "-k", "test_1").assert_outcomes(passed=1, deselected=4)
     result = inner.run(_MIXED, "--markers")
     result.stdout.fnmatch_lines(
-        ["@pytest.mark.ranks(n, [*], kind, timeout, backend, device): run the test on n ranks*"]
+        [
+            "@pytest.mark.ranks(n, [*], kind, timeout, backend, device, gpus, races): run the test on n ranks*",
+            "@pytest.mark.virtual_gpus(n=4, [*], races, timeout): run the test in a process of its own*",
+        ]
     )
     helped = inner.run(_MIXED, "--help")
     helped.stdout.fnmatch_lines(["*--ranks-kind*", "*--ranks-backend*", "*--ranks-timeout*"])

@@ -103,6 +103,7 @@ def test_sub_groups_serve_the_devices_too(face: Face, rank: int) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.ranks(2)
 def test_functional_collectives_take_device_tensors(face: Face, rank: int) -> None:
     import torch.distributed._functional_collectives as functional

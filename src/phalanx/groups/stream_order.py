@@ -29,29 +29,24 @@ class StreamOrder(Protocol):
         """Note an operation under way: synchronizing its device waits for it."""
 
 
-# By device type. Written while devices are set up, before any group exists.
-_orders: dict[str, StreamOrder] = {}
+# By device type. Written by orders() alone; every operation looks whether it is empty, so it is no function.
+registered: dict[str, StreamOrder] = {}
 
 
 def orders(device_type: str, order: StreamOrder) -> None:
     """Register a device type: groups serve its tensors, and tell `order` about it."""
-    _orders[device_type] = order
+    registered[device_type] = order
     _tell_torch(device_type)
 
 
 def order_of(device_type: str) -> StreamOrder | None:
     """Return what a device type has registered, or None."""
-    return _orders.get(device_type)
-
-
-def is_any() -> bool:
-    """Tell whether any device type has registered."""
-    return bool(_orders)
+    return registered.get(device_type)
 
 
 def device_types() -> list[str]:
     """Return the device types that have registered."""
-    return list(_orders)
+    return list(registered)
 
 
 def _tell_torch(device_type: str) -> None:

@@ -18,7 +18,7 @@ from phalanx.errors import ClosedError, PhalanxError, UsageError
 from phalanx.groups import stream_order
 from phalanx.groups.coalescing import CombinedWork
 from phalanx.groups.shared_memory import SharedMemoryGroup
-from phalanx.groups.stream_order import StreamOrder
+from phalanx.groups.stream_order import StreamOrder, registered
 from phalanx.torch_backend import naming, profiling, sparse, versions
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.completion import Completer
@@ -81,7 +81,7 @@ class LaunchingGroup(naming.NamedGroup):
         self._num_calls += 1
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
-        if stream_order.is_any() and (order := self._order_for(shown)) is not None:
+        if registered and (order := self._order_for(shown)) is not None:
             effects = Effects(event, shown, result, options.root == self._rank_of_self)
             return self._launch_on_device(Ticket.draw(order, effects), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
@@ -136,7 +136,7 @@ class LaunchingGroup(naming.NamedGroup):
         shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
-        order = self._order_for(shown) if stream_order.is_any() else None
+        order = self._order_for(shown) if registered else None
         ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result))
         with self._record(event, shown, result) as recording:
             natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]

@@ -20,8 +20,12 @@ class _Diary:
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
+        self.operations: list[tuple[str, int]] = []
 
-    def launch(self, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]) -> object:
+    def launch(
+        self, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], *, operation: str, lane: int
+    ) -> object:
+        self.operations.append((operation, lane))
         self.entries.append((len(reads), len(writes)))
         return len(self.entries)
 
@@ -50,6 +54,9 @@ def test_a_device_learns_what_is_read_and_written(nccl: torch.device, rank: int)
         diary.entries.clear()
         call()
         assert diary.entries == [effects, ("waited", 1)]
+    names = [name for name, _ in diary.operations]
+    assert names == [*"all_reduce all_gather broadcast reduce scatter gather".split(), "send" if rank == 0 else "recv"]
+    assert len({lane for _, lane in diary.operations}) == 1
     diary.entries.clear()
     work = dist.all_reduce(value, async_op=True)
     assert diary.entries == [(1, 1), "pending"]

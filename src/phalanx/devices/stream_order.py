@@ -28,7 +28,7 @@ class DeviceStreamOrder:
         self._pending: list[Work] = []
         library.when_synchronizing(self._finish_pending)
 
-    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> object:
+    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, operation: str, lane: int) -> object:
         """Put a collective behind the current stream; return a ticket for it, or None when races are not looked for.
 
         Raises:
@@ -37,7 +37,7 @@ class DeviceStreamOrder:
         if not races.is_on():
             return None
         device = next(tensor.device.index for tensor in (*reads, *writes))
-        return races.begin_collective(reads, writes, lane=0, operation="collective"), device
+        return races.begin_collective(reads, writes, lane=lane, operation=operation), device
 
     def wait(self, ticket: object) -> None:
         """Put the current stream behind a collective that is over."""

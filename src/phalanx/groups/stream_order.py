@@ -19,8 +19,13 @@ _BACKEND = "phalanx"
 class StreamOrder(Protocol):
     """What a device type wants to know. Threads may share it."""
 
-    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> object:
-        """Put an operation behind the current stream, before it starts; return a ticket for it."""
+    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, operation: str, lane: int) -> object:
+        """Put an operation behind the current stream, before it starts; return a ticket for it.
+
+        Args:
+            operation: Its name, for messages.
+            lane: Stands for the group: its operations come one after the other.
+        """
 
     def wait(self, ticket: object) -> None:
         """Put the current stream behind the operation, which is over."""

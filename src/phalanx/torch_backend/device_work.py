@@ -71,10 +71,16 @@ class Ticket:
     ticket: object
 
     @classmethod
-    def draw(cls, order: StreamOrder, effects: Effects) -> Ticket:
-        """Put an operation behind the current stream; one without tensors, such as a barrier, has no place there."""
+    def draw(cls, order: StreamOrder, effects: Effects, lane: int) -> Ticket:
+        """Put an operation behind the current stream; one without tensors, such as a barrier, has no place there.
+
+        Args:
+            lane: Stands for the group.
+        """
         reads, writes = effects.reads(), effects.writes()
-        return cls(order, order.launch(reads, writes) if reads or writes else None)
+        if not reads and not writes:
+            return cls(order, None)
+        return cls(order, order.launch(reads, writes, operation=effects.event, lane=lane))
 
     def wait(self) -> None:
         """Put the current stream behind the operation, which is over."""

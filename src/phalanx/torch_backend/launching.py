@@ -83,7 +83,7 @@ class LaunchingGroup(naming.NamedGroup):
             self._habits.rules.check(event, shown, result, options)
         if registered and (order := self._order_for(shown)) is not None:
             effects = Effects(event, shown, result, options.root == self._rank_of_self)
-            return self._launch_on_device(Ticket.draw(order, effects), effects, options, call, args)
+            return self._launch_on_device(Ticket.draw(order, effects, id(self)), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
             source = call(*args, timeout_s=options.timeout_s)
             return FinishedWork(result) if source is None else FinishedWork(result, source)
@@ -137,7 +137,7 @@ class LaunchingGroup(naming.NamedGroup):
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         order = self._order_for(shown) if registered else None
-        ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result))
+        ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result), id(self))
         with self._record(event, shown, result) as recording:
             natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
         combined = CombinedWork(natives)

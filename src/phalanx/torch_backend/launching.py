@@ -62,6 +62,7 @@ class LaunchingGroup(naming.NamedGroup):
         self._event_completer = Completer("phalanx-events", cancel)  # apart: a future must not wait for a late message
         self._others = OtherDevices(self, store, device_types or ("cpu", *stream_order.device_types()))
         self._coalescing = _Coalescing()
+        self._lane = id(self) >> 4  # tells groups apart; addresses are multiples of 16
         self._num_calls = 0
         # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
         # ones: they stay for a while.
@@ -83,7 +84,7 @@ class LaunchingGroup(naming.NamedGroup):
             self._habits.rules.check(event, shown, result, options)
         if registered and (order := self._order_for(shown)) is not None:
             effects = Effects(event, shown, result, options.root == self._rank_of_self)
-            return self._launch_on_device(Ticket.draw(order, effects, id(self)), effects, options, call, args)
+            return self._launch_on_device(Ticket.draw(order, effects, self._lane), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
             source = call(*args, timeout_s=options.timeout_s)
             return FinishedWork(result) if source is None else FinishedWork(result, source)
@@ -137,7 +138,7 @@ class LaunchingGroup(naming.NamedGroup):
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         order = self._order_for(shown) if registered else None
-        ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result), id(self))
+        ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result), self._lane)
         with self._record(event, shown, result) as recording:
             natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
         combined = CombinedWork(natives)

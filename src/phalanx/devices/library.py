@@ -173,13 +173,13 @@ class Library:
                 return [Block(b.address, b.size_bytes, b.requested_bytes, b.stream) for b in found[:count]]
             room = 2 * count
 
-    def set_capacity(self, device: int, size_bytes: int) -> None:
-        """Set how much memory a device has.
+    def set_limit(self, device: int, size_bytes: int) -> None:
+        """Set how much of a device's memory may be used.
 
         Raises:
             RuntimeError: There is no such device.
         """
-        self._native.pxd_set_capacity(self._checked(device), size_bytes)
+        self._native.pxd_set_limit(self._checked(device), size_bytes)
 
     def empty_cache(self) -> None:
         """Count a release of cached memory; there is none that is kept back."""
@@ -275,7 +275,7 @@ _SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
     ("pxd_sleep", None, [ctypes.c_double]),
     ("pxd_elapsed_ms", _int, [_pointer, _pointer, ctypes.POINTER(ctypes.c_double)]),
     ("pxd_blocks", _int64, [_int, ctypes.POINTER(_NativeBlock), _int64]),
-    ("pxd_set_capacity", None, [_int, _int64]),
+    ("pxd_set_limit", None, [_int, _int64]),
     ("pxd_empty_cache", None, []),
     ("pxd_resize_storage", _int, [_pointer, _int64]),
     ("pxd_expose_generators", None, [_int]),

@@ -25,7 +25,7 @@ class _Limits:
 
     def set_fraction(self, fraction: float, device: int) -> None:
         self._fractions[checked(device, len(self._fractions))] = fraction
-        self._library.set_capacity(device, int(self._memory_bytes * fraction))
+        self._library.set_limit(device, int(self._memory_bytes * fraction))
 
     def fraction(self, device: int) -> float:
         return self._fractions[checked(device, len(self._fractions))]

@@ -15,10 +15,10 @@ namespace phalanx::devices {
 // What has to be known of an operation, found out when it is registered.
 struct OperationFacts {
   int generator_at = -1;        // which argument is a generator
-  bool draws_unasked = false;   // random, without such an argument: from the CPU's own generator
   bool changes_arguments = false;
   bool is_view = false;         // touches no memory
-  bool takes_cpu_tensors = false;
+  int cpu_tensor_at = -1;         // an argument that may be on the CPU: indices
+  bool may_resize = false;        // has out= arguments
   bool asks_for_gradients = false;  // what it returns depends on whether an argument requires a gradient
   std::uint64_t written = 0;    // a bit for each argument that is written
 
@@ -30,15 +30,15 @@ struct OperationFacts {
       if (argument.type()->str().find("Generator") != std::string::npos) facts.generator_at = static_cast<int>(at);
       if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
         facts.changes_arguments = true;
+        facts.may_resize = facts.may_resize || argument.kwarg_only();
         if (at < 64) facts.written |= std::uint64_t{1} << at;
       }
     }
     for (const auto& result : schema.returns())
       if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) facts.is_view = true;
-    facts.draws_unasked = facts.generator_at < 0 && operation.hasTag(at::Tag::nondeterministic_seeded);
-    facts.takes_cpu_tensors = is_among(schema.name(), {"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_",
-                                                       "aten::_index_put_impl_", "aten::_unsafe_index_put",
-                                                       "aten::_embedding_bag", "aten::tensor_split"});
+    if (is_among(schema.name(), {"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_",
+                                 "aten::_index_put_impl_", "aten::_unsafe_index_put", "aten::tensor_split"}))
+      facts.cpu_tensor_at = 1;
     facts.asks_for_gradients = schema.name() == "aten::_sparse_mm_reduce_impl";
     return facts;
   }
@@ -46,27 +46,6 @@ struct OperationFacts {
   static bool is_among(std::string_view name, std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   }
-};
-
-// Operations that draw from the CPU's own generator: for their time it has the device's state.
-class BorrowedCpuGenerator {
- public:
-  explicit BorrowedCpuGenerator(DeviceIndex device) : guard_(lock()), cpu_(at::detail::getDefaultCPUGenerator()) {
-    saved_ = cpu_.get_state();
-    auto* own = static_cast<DeviceGenerator*>(default_generator(device).unsafeGetGeneratorImpl());
-    cpu_.set_state(own->draw().get_state());
-  }
-  ~BorrowedCpuGenerator() { cpu_.set_state(saved_); }
-
- private:
-  static std::mutex& lock() {
-    static auto& only = *new std::mutex;
-    return only;
-  }
-
-  std::lock_guard<std::mutex> guard_;
-  at::Generator cpu_;
-  Tensor saved_;
 };
 
 class AnyOperation final : public c10::OperatorKernel {
@@ -77,7 +56,7 @@ class AnyOperation final : public c10::OperatorKernel {
     const OperationFacts facts = facts_ ? *facts_ : facts_of_unknown(operation);
     const auto& schema = operation.schema();
     const std::size_t count = schema.arguments().size(), base = stack->size() - count;
-    HostView view(schema.name().c_str(), HostView::Devices::kOne);
+    HostView view(schema.name().c_str(), HostView::Devices::kOne, facts.may_resize);
     RaceAccesses accesses(facts.is_view);
     std::optional<Device> target;
     DispatchKey key = keys.has(face.compressed_key) ? DispatchKey::SparseCsrCPU
@@ -85,14 +64,24 @@ class AnyOperation final : public c10::OperatorKernel {
                                                     : DispatchKey::CPU;
     for (std::size_t at = 0; at < count; ++at) {
       c10::IValue& value = (*stack)[base + at];
+      const bool is_written = (facts.written >> std::min<std::size_t>(at, 63)) & 1;
       const bool requires_grad = facts.asks_for_gradients && value.isTensor() && value.toTensor().requires_grad();
-      take_argument(value, view, accesses, (facts.written >> std::min<std::size_t>(at, 63)) & 1, target, key);
+      view.expect(static_cast<int>(at) == facts.cpu_tensor_at ? HostView::OnCpu::kAllowed
+                  : is_written                               ? HostView::OnCpu::kNever
+                                                             : HostView::OnCpu::kNumbers);
+      take_argument(value, view, accesses, is_written, target, key);
       if (requires_grad) value.toTensor().set_requires_grad(true);
     }
-    if (view.device() && view.has_cpu_tensor() && !facts.takes_cpu_tensors)
+    if (facts.cpu_tensor_at == 1 && view.is_first_on_cpu())
+      TORCH_CHECK(false, "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
+    if (view.device() && view.has_cpu_tensor())
       TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", *view.device(),
                   " and cpu! (when checking argument in method ", schema.name(), ")");
-    const Device device = target ? *target : view.device() ? *view.device() : face.device(current_device);
+    // A generator of a device alone brings a CPU's operation here.
+    const Device device = target               ? *target
+                          : view.device()      ? *view.device()
+                          : view.is_all_on_cpu() ? Device(c10::kCPU)
+                                               : face.device(current_device);
     accesses.launch(schema.name().c_str());
     run(operation, facts, device, view, stack->data() + base, key, stack);
     if (facts.changes_arguments) view.write_back();
@@ -150,17 +139,16 @@ class AnyOperation final : public c10::OperatorKernel {
   static void run(const c10::OperatorHandle& operation, const OperationFacts& facts, Device device, const HostView& view,
                   c10::IValue* arguments, DispatchKey key, torch::jit::Stack* stack) {
     if (facts.generator_at >= 0) give_generator(arguments[facts.generator_at], device, view.device());
-    const c10::DispatchKeySet keys(key);
-    if (facts.draws_unasked && face.owns(device)) {
-      BorrowedCpuGenerator borrowed(device.index());
-      operation.redispatchBoxed(keys, stack);
-    } else {
-      operation.redispatchBoxed(keys, stack);
-    }
+    const AllocatingFor guard(face.owns(device) ? device.index() : -1);
+    operation.redispatchBoxed(c10::DispatchKeySet(key), stack);
   }
 
   static void give_generator(c10::IValue& argument, Device device, const std::optional<Device>& of_tensors) {
-    if (!face.owns(device) && !argument.isGenerator()) return;
+    if (!face.owns(device)) {
+      TORCH_CHECK(!argument.isGenerator() || !face.owns(argument.toGenerator().device()), "Expected a '", device.type(),
+                  "' device type for generator but found '", face.type, "'");
+      return;
+    }
     const at::Generator given = argument.isGenerator() ? argument.toGenerator() : default_generator(device.index());
     if (!face.owns(given.device())) {
       TORCH_CHECK(!of_tensors, "Expected a '", of_tensors->type(), "' device type for generator but found '",

@@ -5,9 +5,14 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
 #include <thread>
 
 namespace phalanx {
+
+constexpr std::chrono::seconds kLongestSettling{2};
 
 // torch keeps these for subclasses: the pointers to members of Engine are taken inside one.
 struct AutogradEngine : torch::autograd::Engine {
@@ -33,6 +38,8 @@ inline void start_autograd_threads() {
 // thread nobody else has used: it carries no Python objects with it.
 inline void settle_autograd_threads(c10::DeviceType type) {
   const auto num_threads = AutogradEngine::queues(torch::autograd::Engine::get_default_engine()).size();
+  auto done = std::make_shared<std::promise<void>>();
+  auto is_done = done->get_future();
   std::thread([=] {
     for (size_t index = 0; index < num_threads; ++index) {
       try {
@@ -43,7 +50,9 @@ inline void settle_autograd_threads(c10::DeviceType type) {
         // A device that has no memory left, or a process that was forked: there is nothing to wait for.
       }
     }
-  }).join();
+    done->set_value();
+  }).detach();
+  is_done.wait_for(kLongestSettling);  // a backward that is stuck must not keep the process from ending
 }
 
 }  // namespace phalanx

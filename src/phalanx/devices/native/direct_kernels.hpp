@@ -44,13 +44,19 @@ inline Tensor efficient_zeros(IntArrayRef sizes, OptionalType type, OptionalLayo
   return empty(sizes, type, layout, device, is_pinned, std::nullopt).zero_();
 }
 
+inline void grow(StorageImpl& storage, std::size_t needed) {
+  if (needed <= storage.nbytes()) return;
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  resize_storage(storage, needed);
+}
+
 inline const Tensor& resize_(const Tensor& self, IntArrayRef sizes, OptionalFormat format) {
   auto* impl = self.unsafeGetTensorImpl();
   if (self.sizes() != sizes) {
-    impl->set_sizes_contiguous(sizes);
-    const std::size_t needed = at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), self.storage_offset());
-    auto* storage = self.storage().unsafeGetStorageImpl();
-    if (needed > storage->nbytes()) resize_storage(*storage, needed);
+    at::detail::check_size_nonnegative(sizes);
+    grow(*self.storage().unsafeGetStorageImpl(),
+         at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), self.storage_offset()));
+    impl->set_sizes_contiguous(sizes);  // now that there is memory for them
   }
   if (format) impl->empty_tensor_restride(*format);
   return self;
@@ -107,6 +113,13 @@ inline Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
   return copy_from(source, target, false);
 }
 
+// Between lists that may be on several devices, as an optimizer that keeps its state elsewhere asks for it.
+inline void foreach_copy_(at::TensorList targets, at::TensorList sources, bool is_non_blocking) {
+  TORCH_CHECK(targets.size() == sources.size(), "Tensor lists must have the same number of tensors, got ", targets.size(), " and ",
+              sources.size());
+  for (std::size_t at = 0; at < targets.size(); ++at) targets[at].copy_(sources[at], is_non_blocking);
+}
+
 inline at::Scalar local_scalar(const Tensor& self) {
   const DeviceIndex device = self.device().index();
   HostView view("aten::_local_scalar_dense", HostView::Devices::kOne);
@@ -125,6 +138,14 @@ inline void record_stream(Tensor& self, Stream stream) {
 
 inline Tensor& set_storage(Tensor& self, at::Storage source, std::int64_t offset, IntArrayRef sizes, IntArrayRef strides) {
   auto* impl = self.unsafeGetTensorImpl();
+  TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
+              "\" to a storage on different device \"", source.device(), "\".  This is no longer allowed; the devices must match.");
+  TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+  at::detail::check_size_nonnegative(sizes);
+  const bool has_strides = strides.data() != nullptr && strides.size() == sizes.size();
+  grow(*source.unsafeGetStorageImpl(),
+       has_strides ? at::detail::computeStorageNbytes(sizes, strides, self.itemsize(), offset)
+                   : at::detail::computeStorageNbytesContiguous(sizes, self.itemsize(), offset));
   impl->set_storage_keep_dtype(std::move(source));
   if (strides.data() == nullptr || (strides.empty() && !sizes.empty())) {
     impl->set_sizes_contiguous(sizes);
@@ -161,6 +182,7 @@ inline void register_direct(KernelSet& kernels) {
   kernels.add("copy_", TORCH_FN(copy_));
   kernels.add("_copy_from", TORCH_FN(copy_from));
   kernels.add("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  kernels.add("_foreach_copy_", TORCH_FN(foreach_copy_));
   kernels.add("_local_scalar_dense", TORCH_FN(local_scalar));
   kernels.add("record_stream", TORCH_FN(record_stream));
   kernels.add("set_.source_Storage_storage_offset", TORCH_FN(set_storage));

@@ -18,38 +18,51 @@ class DeviceGenerator final : public c10::GeneratorImpl {
       : GeneratorImpl(face.device(device), c10::DispatchKeySet(face.key)) {}
 
   void set_current_seed(std::uint64_t seed) override {
-    seed_ = seed;
-    offset_ = 0;
+    state_->seed = seed;
+    state_->offset = 0;
   }
   void set_offset(std::uint64_t offset) override {
     TORCH_CHECK(offset % kStep == 0, "offset must be a multiple of ", kStep);
-    offset_ = offset;
+    state_->offset = offset;
   }
-  std::uint64_t get_offset() const override { return offset_; }
-  std::uint64_t current_seed() const override { return seed_; }
+  std::uint64_t get_offset() const override { return state_->offset; }
+  std::uint64_t current_seed() const override { return state_->seed; }
   std::uint64_t seed() override {
     set_current_seed(c10::detail::getNonDeterministicRandom(true));
-    return seed_;
+    return state_->seed;
   }
   void set_state(const c10::TensorImpl& state) override {
+    at::detail::check_rng_state(state);
     TORCH_CHECK(state.numel() == kStateBytes, "RNG state is wrong size: ", state.numel(), " bytes instead of ", kStateBytes);
     const auto* words = static_cast<const std::uint64_t*>(state.data());
-    seed_ = words[0];
-    offset_ = words[1];
+    state_->seed = words[0];
+    state_->offset = words[1];
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     at::Tensor state = at::detail::empty_cpu({kStateBytes}, at::kByte);
     auto* words = static_cast<std::uint64_t*>(state.mutable_data_ptr());
-    words[0] = seed_;
-    words[1] = offset_;
+    words[0] = state_->seed;
+    words[1] = state_->offset;
     return state.getIntrusivePtr();
+  }
+
+  // States handed around without a copy, as compiled code does: who takes one over draws from the same numbers.
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    auto sharing = c10::make_intrusive<DeviceGenerator>(device().index());
+    sharing->state_ = state_;
+    return sharing;
+  }
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override {
+    auto* other = dynamic_cast<DeviceGenerator*>(state.get());
+    TORCH_CHECK(other != nullptr, "the state must be that of a virtual device's generator");
+    state_ = other->state_;
   }
 
   // A generator of the CPU for one operation.
   at::Generator draw() {
     std::lock_guard guard(mutex_);
-    const std::uint64_t mixed = mix(seed_ + 0x9E3779B97F4A7C15ull * (offset_ + 1));
-    offset_ += kStep;
+    const std::uint64_t mixed = mix(state_->seed + 0x9E3779B97F4A7C15ull * (state_->offset + 1));
+    state_->offset += kStep;
     return at::detail::createCPUGenerator(mixed);
   }
 
@@ -59,8 +72,7 @@ class DeviceGenerator final : public c10::GeneratorImpl {
 
   DeviceGenerator* clone_impl() const override {
     auto* copy = new DeviceGenerator(device().index());
-    copy->seed_ = seed_;
-    copy->offset_ = offset_;
+    *copy->state_ = *state_;
     return copy;
   }
 
@@ -71,7 +83,11 @@ class DeviceGenerator final : public c10::GeneratorImpl {
     return word ^ (word >> 31);
   }
 
-  std::uint64_t seed_ = c10::default_rng_seed_val, offset_ = 0;
+  struct State {
+    std::uint64_t seed = c10::default_rng_seed_val, offset = 0;
+  };
+
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 inline const at::Generator& default_generator(DeviceIndex device) {

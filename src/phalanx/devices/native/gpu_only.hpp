@@ -21,6 +21,17 @@ inline Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, at::
   return at::baddbmm(self.to(type), a.to(type), b.to(type), beta, alpha);
 }
 
+// The CPU's own would draw from the CPU's generator.
+inline std::tuple<Tensor, Tensor> dropout(const Tensor& input, double probability, std::optional<bool> is_training) {
+  if (!is_training.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  const double kept = 1 - probability;
+  const Tensor mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(kept);
+  return {input.mul(mask).mul_(kept == 0 ? 0.0 : 1 / kept), mask};
+}
+
+// Has transformers take the path without nested tensors.
+inline bool never_left_aligned(const Tensor&, const Tensor&) { return false; }
+
 inline Tensor masked_scale(const Tensor& self, const Tensor& mask, double scale) { return self * mask * scale; }
 
 // y = x * rstd * weight, with rstd = (mean(x^2) + eps)^(-1/2) over the normalized dimensions.
@@ -54,6 +65,8 @@ inline void register_gpu_only(KernelSet& kernels) {
   kernels.add("bmm.dtype", TORCH_FN(bmm));
   kernels.add("addmm.dtype", TORCH_FN(addmm));
   kernels.add("baddbmm.dtype", TORCH_FN(baddbmm));
+  kernels.add("native_dropout", TORCH_FN(dropout));
+  kernels.add("_nested_tensor_from_mask_left_aligned", TORCH_FN(never_left_aligned));
   kernels.add("_masked_scale", TORCH_FN(masked_scale));
   kernels.add("_fused_rms_norm_backward", TORCH_FN(rms_norm_backward));
 }

@@ -48,7 +48,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return getNewStream(device, is_high_priority ? -1 : 0);
   }
   Stream exchangeStream(Stream stream) const override {
-    const DeviceIndex index = stream.device_index();
+    const DeviceIndex index = checked(stream).device_index();
     const Stream old = make(index, current_streams[index]);
     current_streams[index] = stream.id();
     return old;
@@ -57,15 +57,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return reinterpret_cast<void*>((static_cast<std::int64_t>(stream.device_index()) << 32) | stream.id());
   }
   bool queryStream(const Stream& stream) const override {
-    if (now_s() < streams.busy_until(stream.device_index(), stream.id())) return false;
+    if (now_s() < streams.busy_until(checked(stream).device_index(), stream.id())) return false;
     races::host_waits_for_stream(key_of(stream));  // who has seen it done may rely on it
     return true;
   }
   void synchronizeStream(const Stream& stream) const override {
-    synchronize_stream(stream.device_index(), stream.id());
+    synchronize_stream(checked(stream).device_index(), stream.id());
     races::host_waits_for_stream(key_of(stream));
   }
   void synchronizeDevice(const DeviceIndex device) const override {
+    checked_index(device);
     finish_pending(device);
     sleep_until(streams.device_busy_until(device));
     races::host_waits_for_device(device);
@@ -77,12 +78,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(recorded->device < 0 || recorded->device == stream.device_index(), "Event device ",
                 static_cast<int>(recorded->device), " does not match recording stream's device ",
                 static_cast<int>(stream.device_index()), ".");
-    streams.record(*recorded, stream.device_index(), stream.id());
+    streams.record(*recorded, checked(stream).device_index(), stream.id());
     races::record(recorded, key_of(stream));
   }
   void block(void* event, const Stream& stream) const override {
     if (event == nullptr) return;  // never recorded: nothing to wait for
-    streams.raise(stream.device_index(), stream.id(), streams.time_of(*static_cast<Event*>(event)));
+    streams.raise(checked(stream).device_index(), stream.id(), streams.time_of(*static_cast<Event*>(event)));
     races::wait(key_of(stream), event);
   }
   bool queryEvent(void* event) const override {
@@ -116,6 +117,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
  private:
   static Stream make(DeviceIndex device, StreamId stream) {
     return Stream(Stream::UNSAFE, face.device(device), stream);
+  }
+  // Streams can be named by numbers, and numbers can be wrong.
+  static const Stream& checked(const Stream& stream) {
+    TORCH_CHECK(stream.device_index() >= 0, "a stream needs a device");
+    checked_index(stream.device_index());
+    TORCH_CHECK(Streams::exists(stream.id()), "there is no stream ", stream.id(), " of virtual device ",
+                static_cast<int>(stream.device_index()));
+    return stream;
   }
   static races::StreamKey key_of(const Stream& stream) { return {stream.device_index(), stream.id()}; }
 };

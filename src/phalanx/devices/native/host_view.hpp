@@ -64,18 +64,33 @@ class HostView {
   // Operations that take tensors of several devices say so.
   enum class Devices { kOne, kAny };
 
-  HostView(const char* operation, Devices devices) : operation_(operation), devices_(devices) {}
+  // Which tensors of the CPU may meet a device's: any, those without dimensions, none.
+  enum class OnCpu { kAllowed, kNumbers, kNever };
+
+  // Where arguments may be resized, the operation gets storages of its own over their memory: when it fails half-way, the
+  // arguments are as they were.
+  HostView(const char* operation, Devices devices, bool may_resize = false)
+      : operation_(operation), devices_(devices), may_resize_(may_resize) {}
+
+  void expect(OnCpu on_cpu) { on_cpu_ = on_cpu; }
 
   // The device of the arguments seen so far.
   const std::optional<Device>& device() const { return device_; }
 
-  // A tensor of the CPU that has dimensions: such a one must not meet a device's.
+  // A tensor of the CPU that must not meet a device's.
   bool has_cpu_tensor() const { return has_cpu_tensor_; }
+  bool is_first_on_cpu() const { return is_first_on_cpu_; }
+  bool is_all_on_cpu() const { return has_seen_cpu_ && !device_; }
 
   Tensor to_host(const Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     if (!face.owns(tensor)) {
-      if (tensor.dim() > 0 && tensor.device().is_cpu()) has_cpu_tensor_ = true;
+      const bool is_first = tensors_.empty() && !has_cpu_tensor_;
+      has_seen_cpu_ = has_seen_cpu_ || tensor.device().is_cpu();
+      if (tensor.device().is_cpu() && (on_cpu_ == OnCpu::kNever || (on_cpu_ == OnCpu::kNumbers && tensor.dim() > 0))) {
+        has_cpu_tensor_ = true;
+        if (is_first) is_first_on_cpu_ = true;
+      }
       return tensor;
     }
     note_device(tensor.device());
@@ -105,6 +120,8 @@ class HostView {
     } else if (is_compressed(host)) {
       tensor = make_compressed(host, face.compressed_key, device, [&](const Tensor& part) { return to_device(part, device); });
     } else {
+      TORCH_CHECK_NOT_IMPLEMENTED(!host.is_nested(), operation_, ": virtual devices have no nested tensors of strided layout; ",
+                                  "use layout=torch.jagged, or the CPU");
       TORCH_CHECK_NOT_IMPLEMENTED(!host.is_quantized(), operation_, ": virtual devices have no quantized tensors; ",
                                   "quantize on the CPU");
       TORCH_CHECK_NOT_IMPLEMENTED(host.layout() == at::kStrided, operation_, ": virtual devices have no tensors of layout ",
@@ -145,7 +162,7 @@ class HostView {
       if (pair.first.get() == storage) return pair.second;
     StoragePtr host;
     const Block* block = block_of(*storage);
-    if (block != nullptr && block->host->data() == storage->data() && block->host->nbytes() == storage->nbytes())
+    if (!may_resize_ && block != nullptr && block->host->data() == storage->data() && block->host->nbytes() == storage->nbytes())
       host = block->host;
     else
       host = borrowed(storage);
@@ -204,7 +221,9 @@ class HostView {
   const char* operation_;
   Devices devices_;
   std::optional<Device> device_;
-  bool has_cpu_tensor_ = false;
+  bool may_resize_;
+  OnCpu on_cpu_ = OnCpu::kNumbers;
+  bool has_cpu_tensor_ = false, is_first_on_cpu_ = false, has_seen_cpu_ = false;
   c10::SmallVector<std::pair<Tensor, Tensor>, 6> tensors_;           // on the device, on the host
   c10::SmallVector<std::pair<StoragePtr, StoragePtr>, 6> storages_;  // likewise
 };

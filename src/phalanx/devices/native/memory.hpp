@@ -73,7 +73,13 @@ class DeviceMemory {
 
   void set_capacity(std::int64_t size_bytes) {
     std::lock_guard guard(lock_);
-    capacity_ = size_bytes;
+    capacity_ = limit_ = size_bytes;
+  }
+
+  // How much of it this process may use.
+  void set_limit(std::int64_t size_bytes) {
+    std::lock_guard guard(lock_);
+    limit_ = std::min(size_bytes, capacity_);
   }
 
   void note_synchronized() {
@@ -100,15 +106,26 @@ class DeviceMemory {
   std::int64_t free_bytes() const { return std::max<std::int64_t>(capacity_ - allocated(), 0); }
 
   void require_room(std::size_t size_bytes, DeviceIndex device) {
-    if (allocated() + static_cast<std::int64_t>(rounded(size_bytes)) <= capacity_) return;
+    if (size_bytes <= static_cast<std::size_t>(limit_) &&
+        allocated() + static_cast<std::int64_t>(rounded(size_bytes)) <= limit_)
+      return;
     stats_.num_ooms++;
-    const auto mib = [](double bytes) { return c10::str(std::round(bytes / (1 << 20) * 100) / 100, " MiB"); };
+    const std::string allowed = limit_ < capacity_ ? "; " + in_words(limit_) + " allowed" : "";
     TORCH_CHECK_WITH(OutOfMemoryError, false, face.is_cuda() ? "CUDA out of memory" : "virtual device out of memory",
-                     ". Tried to allocate ", mib(static_cast<double>(size_bytes)), ". GPU ", static_cast<int>(device),
-                     " (virtual) has a total capacity of ", mib(static_cast<double>(capacity_)), " of which ",
-                     mib(static_cast<double>(free_bytes())), " is free. Of the allocated memory ",
-                     mib(static_cast<double>(allocated())), " is allocated by PyTorch. Give virtual_devices more memory if the "
-                     "real device has more.");
+                     ". Tried to allocate ", in_words(size_bytes), ". GPU ", static_cast<int>(device),
+                     " (virtual) has a total capacity of ", in_words(capacity_), " of which ", in_words(free_bytes()), " is free",
+                     allowed, ". Of the allocated memory ", in_words(allocated()), " is allocated by PyTorch. Give "
+                     "virtual_devices more memory if the real device has more.");
+  }
+
+  static std::string in_words(std::uint64_t size_bytes) {
+    static constexpr const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double size = static_cast<double>(size_bytes);
+    std::size_t unit = 0;
+    for (; size >= 1024 && unit + 1 < std::size(units); ++unit) size /= 1024;
+    char text[64];
+    std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", size, units[unit]);
+    return text;
   }
 
   template <typename Change>
@@ -127,7 +144,7 @@ class DeviceMemory {
 
   std::mutex lock_;  // guards everything below
   Stats stats_;
-  std::int64_t capacity_ = 0;
+  std::int64_t capacity_ = 0, limit_ = 0;
   Block* blocks_ = nullptr;
 };
 
@@ -166,8 +183,47 @@ inline StoragePtr host_storage(std::size_t size_bytes) {
   return c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), size_bytes, std::move(data), allocator, true);
 }
 
+// The CPU's allocator, for operations of a device: what they allocate must have room there. Anybody else is let through.
+inline thread_local DeviceIndex allocating_for = -1;
+
+class AllocatingFor {
+ public:
+  explicit AllocatingFor(DeviceIndex device) : before_(allocating_for) { allocating_for = device; }
+  ~AllocatingFor() { allocating_for = before_; }
+  AllocatingFor(const AllocatingFor&) = delete;
+  AllocatingFor& operator=(const AllocatingFor&) = delete;
+
+ private:
+  DeviceIndex before_;
+};
+
+class CheckedHostAllocator final : public c10::Allocator {
+ public:
+  explicit CheckedHostAllocator(c10::Allocator& inner) : inner_(inner) {}
+
+  DataPtr allocate(std::size_t size_bytes) override {
+    if (allocating_for < 0) return inner_.allocate(size_bytes);
+    memory[allocating_for].check_room(size_bytes, allocating_for);
+    try {
+      return inner_.allocate(size_bytes);
+    } catch (const c10::Error& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "the machine has no memory for virtual device ",
+                       static_cast<int>(allocating_for), ": ", error.what_without_backtrace());
+    }
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return inner_.raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t size_bytes) const override { std::memcpy(to, from, size_bytes); }
+
+ private:
+  c10::Allocator& inner_;
+};
+
+inline void check_host_allocations() {
+  c10::SetCPUAllocator(new CheckedHostAllocator(*c10::GetCPUAllocator()), 10);
+}
+
 inline DataPtr allocate_on(DeviceIndex device, std::size_t size_bytes) {
-  memory[device].check_room(size_bytes, device);  // before the host's memory is asked for
+  const AllocatingFor guard(device);
   return own(device, host_storage(size_bytes));
 }
 

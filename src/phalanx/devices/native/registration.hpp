@@ -50,6 +50,12 @@ class EveryOperation {
   std::set<std::string> done_ = {"aten::alias", "aten::detach"};
 };
 
+// Kinds of tensors that virtual devices have not got.
+inline void refuse(const c10::OperatorHandle& operation, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, operation.schema().name(), ": virtual devices have no quantized tensors and no nested ones of ",
+                              "strided layout; use the CPU for them, or layout=torch.jagged");
+}
+
 inline void add_fallback(DispatchKey key) {
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AnyOperation>(std::nullopt)));
 }
@@ -64,6 +70,9 @@ inline void register_kernels() {
   add_fallback(face.key);
   add_fallback(face.sparse_key);
   add_fallback(face.compressed_key);
+  for (const DispatchKey key : face.is_cuda() ? std::array{DispatchKey::QuantizedCUDA, DispatchKey::NestedTensorCUDA}
+                                              : std::array{DispatchKey::QuantizedPrivateUse1, DispatchKey::NestedTensorPrivateUse1})
+    new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
   torch::Library& dense = new_library("aten", face.key);
   KernelSet own(dense);
   kernels::register_direct(own);
@@ -123,6 +132,7 @@ inline void set_up(bool is_cuda, int count, std::int64_t memory_bytes) {
   install_hooks();
   c10::impl::DeviceGuardImplRegistrar(face.type, new Guard);
   c10::SetAllocator(face.type, &allocator, 10);
+  check_host_allocations();
   SilentWarnings silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
   register_kernels();

@@ -67,7 +67,7 @@ std::int64_t pxd_blocks(int device, PxdBlock* out, std::int64_t most) {
   });
   return count;
 }
-void pxd_set_capacity(int device, std::int64_t size_bytes) { memory[static_cast<std::size_t>(device)].set_capacity(size_bytes); }
+void pxd_set_limit(int device, std::int64_t size_bytes) { memory[static_cast<std::size_t>(device)].set_limit(size_bytes); }
 void pxd_empty_cache() { allocator.emptyCache(); }
 int pxd_resize_storage(void* storage, std::int64_t size_bytes) {
   return guarded([&] { resize_storage(*static_cast<StorageImpl*>(storage), static_cast<std::size_t>(size_bytes)); });

@@ -72,7 +72,7 @@ class Memory:
         if not 0 <= fraction <= 1:
             raise UsageError(f"a memory fraction lies between 0 and 1, and {fraction} does not")
         index = self._indices.of(device)
-        self._library.set_capacity(index, int(fraction * self._memory_bytes))
+        self._library.set_limit(index, int(fraction * self._memory_bytes))
         self._fractions[index] = fraction
 
     def get_per_process_memory_fraction(self, device: AnyDevice = None) -> float:

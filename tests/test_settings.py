@@ -11,6 +11,7 @@ from phalanx.settings import (
     Placement,
     Settings,
     copy_environment,
+    hides_gpus,
     races,
     read_placement,
     read_settings,
@@ -129,3 +130,13 @@ def test_nccl_is_stood_in_for_where_there_are_virtual_gpus() -> None:
     assert stood_in_for({"PHALANX_STAND_IN": "mpi, gloo,mpi"}) == ("gloo", "mpi")
     with pytest.raises(UsageError, match='PHALANX_STAND_IN is "nccl,ucc"; give some of nccl, gloo, mpi with commas'):
         stood_in_for({"PHALANX_STAND_IN": "nccl,ucc"})
+
+
+@pytest.mark.parametrize(("text", "is_hiding"), [("", True), ("-1", True), ("0,1", False), (None, False)])
+def test_real_gpus_are_hidden_by_naming_none(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, is_hiding: bool
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if text is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    assert hides_gpus() is is_hiding

@@ -232,3 +232,8 @@ def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFo
             f'PHALANX_STAND_IN is "{text}"; give some of {", ".join(STOOD_IN_FOR)} with commas between, or none'
         )
     return tuple(name for name in STOOD_IN_FOR if name in names)
+
+
+def hides_gpus() -> bool:
+    """Tell whether real GPUs are hidden on purpose (CUDA_VISIBLE_DEVICES is there and names none)."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")

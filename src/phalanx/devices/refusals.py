@@ -9,6 +9,7 @@ import torch
 
 from phalanx.devices.request import Face, Setup
 from phalanx.errors import UsageError
+from phalanx.settings import hides_gpus
 
 OWN_NAME = "virtual"
 _UNNAMED = "privateuseone"
@@ -78,7 +79,8 @@ def _check_real_gpus() -> None:
             'virtual devices with face "cuda" do not work with a torch that is built for ROCm\n'
             '  do       use devices of their own type, face="virtual", or a torch for the CPU'
         )
-    num_gpus = torch.cuda.device_count()
+    # Counting them asks CUDA's driver, which starts a thread: a process with threads can't be forked.
+    num_gpus = 0 if hides_gpus() else torch.cuda.device_count()
     if num_gpus:
         raise UsageError(
             f'virtual devices with face "cuda" would hide the real GPUs of this machine ({num_gpus} visible)\n'

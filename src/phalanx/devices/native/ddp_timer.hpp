@@ -16,9 +16,9 @@ struct DdpTimer final : c10d::Timer {
 };
 
 inline void register_ddp_timer() {
-  auto* registry = c10d::TimerRegistry();
-  if (!registry->Has(face.type))
-    registry->Register(face.type, [](Device) -> std::unique_ptr<c10d::Timer> { return std::make_unique<DdpTimer>(); });
+  // In a build for GPUs there is one already, which asks the GPU: ours is preferred.
+  c10d::TimerRegistry()->Register(
+      face.type, [](Device) -> std::unique_ptr<c10d::Timer> { return std::make_unique<DdpTimer>(); }, c10::REGISTRY_PREFERRED);
 }
 
 }  // namespace phalanx::devices

@@ -50,6 +50,11 @@ def _columns(device: str) -> Callable[[], object]:
     return lambda: [x[:, at].add_(1) for at in range(64)]
 
 
+def _cache(device: str) -> Callable[[], object]:
+    cache, new = torch.zeros(4, 8, 512, 16, device=device), torch.ones(4, 8, 16, device=device)
+    return lambda: [cache[:, :, at].copy_(new) for at in range(512)]
+
+
 def _training_step(device: str) -> Callable[[], object]:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(4))).to(device)
@@ -72,6 +77,7 @@ CASES: tuple[Case, ...] = (
     ("view", 2000, _view),
     ("matmul 512 x 512", 20, _product),
     ("64 columns, add_", 50, _columns),
+    ("512 slices with gaps, copy_", 5, _cache),
     ("training step, 4 layers, AdamW", 30, _training_step),
 )
 

@@ -1,6 +1,8 @@
 // The race detector of virtual devices: what it finds, and what it leaves alone.
 #include "../../src/phalanx/devices/native/races.hpp"
 
+#include <sys/wait.h>
+
 #include <random>
 #include <thread>
 
@@ -30,7 +32,26 @@ struct Memory {
 class Program {
  public:
   std::vector<Report> launch(StreamKey stream, const Access& access, const char* operation = "aten::op") {
-    return detector.launch(stream, {&access, 1}, names.get(operation), here());
+    return launch(stream, access, operation, here());
+  }
+  std::vector<Report> launch(StreamKey stream, const Access& access, const char* operation, const Where& where) {
+    return run({stream, {&access, 1}, names.get(operation), where});
+  }
+  // As with warnings: whatever is found, it happens.
+  std::vector<Report> run(const Launch& launch) {
+    auto reports = detector.look(launch);
+    detector.take_in(launch);
+    return reports;
+  }
+  Launch collective(const Access& access, std::int64_t lane, const Where& where) {
+    return Detector::collective(kMain, {&access, 1}, lane, names.get("all_reduce"), where);
+  }
+  std::vector<Report> copy_with_host(StreamKey stream, const Access& on_device, const Access& on_host, bool is_left_in_flight) {
+    const Where where = here();
+    Launch copy{stream, {&on_device, 1}, names.get("aten::copy_"), where};
+    copy.on_host = &on_host;
+    copy.is_left_in_flight = is_left_in_flight;
+    return run(copy);
   }
   std::size_t write(StreamKey stream, const Memory& memory) { return launch(stream, memory.whole(true)).size(); }
   std::size_t read(StreamKey stream, const Memory& memory) { return launch(stream, memory.whole(false)).size(); }
@@ -274,15 +295,15 @@ TEST(an_address_that_comes_again_has_no_past) {
 TEST(a_collective_is_ordered_behind_its_stream_and_has_to_be_waited_for) {
   Program program;
   program.write(kMain, kX);
-  std::vector<Report> reports;
   const Access access = kX.whole(true);
-  const std::string* name = names.get("all_reduce");
-  const auto ticket = program.detector.begin_collective(kMain, {&access, 1}, 0, name, program.here(), reports);
-  CHECK(reports.empty());
-  reports = program.launch(kMain, kX.whole(false));
+  const Where where = program.here();
+  const Launch collective = program.collective(access, 0, where);
+  CHECK(program.detector.look(collective).empty());
+  const auto ticket = program.detector.take_in_collective(collective);
+  const auto reports = program.launch(kMain, kX.whole(false));
   CHECK_EQUAL(reports.size(), 1u);
   CHECK_EQUAL(name_of(reports[0].kind), std::string("collective"));
-  const auto again = program.detector.begin_collective(kMain, {&access, 1}, 0, name, program.here(), reports);
+  const auto again = program.detector.take_in_collective(collective);
   program.detector.wait_collective(ticket, kMain);
   program.detector.wait_collective(again, kMain);
   CHECK_EQUAL(program.write(kMain, kX), 0u);
@@ -291,19 +312,21 @@ TEST(a_collective_is_ordered_behind_its_stream_and_has_to_be_waited_for) {
 TEST(collectives_of_two_groups_are_not_ordered) {
   Program program;
   const Access access = kX.whole(true);
-  std::vector<Report> reports;
-  program.detector.begin_collective(kMain, {&access, 1}, 0, names.get("all_reduce"), program.here(), reports);
-  program.detector.begin_collective(kMain, {&access, 1}, 0, names.get("all_reduce"), program.here(), reports);
-  CHECK(reports.empty());
-  program.detector.begin_collective(kMain, {&access, 1}, 1, names.get("broadcast"), program.here(), reports);
-  CHECK_EQUAL(reports.size(), 1u);
+  const Where where = program.here();
+  const Launch of_one = program.collective(access, 0, where), of_other = program.collective(access, 1, where);
+  program.detector.take_in_collective(of_one);
+  CHECK(program.detector.look(of_one).empty());
+  CHECK_EQUAL(program.detector.look(of_other).size(), 1u);
 }
 
 TEST(a_copy_between_devices_orders_both) {
   Program program;
   program.write(kMain, kX);
   const Access accesses[] = {kX.whole(false), kY.whole(true)};
-  CHECK(program.detector.copy_between_devices(kMain, kOtherDevice, accesses, names.get("aten::copy_"), program.here()).empty());
+  const Where where = program.here();
+  const Launch copy = Detector::copy_between_devices(kMain, kOtherDevice, accesses, names.get("aten::copy_"), where);
+  CHECK(program.detector.look(copy).empty());
+  program.detector.take_in_copy_between_devices(copy);
   CHECK_EQUAL(program.read(kOtherDevice, kY), 0u);
   CHECK_EQUAL(program.write(kOtherDevice, kX), 0u);
   CHECK_EQUAL(program.read({1, 5}, kY), 1u);
@@ -313,7 +336,7 @@ TEST(the_host_has_to_wait_for_a_copy_into_pinned_memory) {
   Program program;
   const Access device = kX.whole(false), host = kY.whole(true);
   const Access look = kY.part(false, 100, 104), elsewhere = kY.part(false, 5000, 5004);
-  program.detector.launch_on_host_memory(kSide, device, host, names.get("aten::copy_"), program.here());
+  program.copy_with_host(kSide, device, host, true);
   const auto touch = [&](const Access& access) {
     return program.detector.host_touches({&access, 1}, names.get("aten::sum"), program.here()).size();
   };
@@ -328,10 +351,38 @@ TEST(the_host_has_to_wait_for_a_copy_into_pinned_memory) {
 TEST(the_host_may_read_but_not_write_what_a_copy_reads) {
   Program program;
   const Access device = kX.whole(true), host = kY.whole(false);
-  program.detector.launch_on_host_memory(kMain, device, host, names.get("aten::copy_"), program.here());
+  program.copy_with_host(kMain, device, host, true);
   const Access read = kY.whole(false), write = kY.whole(true);
   CHECK(program.detector.host_touches({&read, 1}, names.get("aten::sum"), program.here()).empty());
   CHECK_EQUAL(program.detector.host_touches({&write, 1}, names.get("aten::fill_"), program.here()).size(), 1u);
+}
+
+TEST(a_blocking_copy_is_compared_with_copies_in_flight_and_leaves_none_behind) {
+  Program program;
+  CHECK(program.copy_with_host(kSide, kX.whole(false), kY.whole(true), false).empty());
+  CHECK(!program.detector.has_copies_in_flight());
+  program.copy_with_host(kSide, kX.whole(false), kY.whole(true), true);
+  const auto reports = program.copy_with_host(kMain, kX.whole(true), kY.whole(false), false);
+  CHECK_EQUAL(reports.size(), 2u);  // both the device's and the pinned memory
+  CHECK_EQUAL(name_of(reports[1].kind), std::string("streams"));
+  CHECK_EQUAL(reports[1].earlier.site.place.line, 2);
+}
+
+TEST(of_very_many_copies_in_flight_the_latest_are_kept) {
+  Program program;
+  constexpr std::uintptr_t kCount = 3000;
+  const auto buffer = [](std::uintptr_t number) { return Memory{0x1000000 + number * 0x1000}; };
+  for (std::uintptr_t number = 0; number < kCount; ++number)
+    program.copy_with_host(kSide, kX.whole(false), buffer(number).whole(true, 64), true);
+  const auto is_in_flight = [&](std::uintptr_t number) {
+    const Access look = buffer(number).whole(false, 64);
+    return program.detector.is_in_flight({&look, 1});
+  };
+  CHECK(!is_in_flight(0));
+  CHECK(is_in_flight(kCount - 500));
+  CHECK(is_in_flight(kCount - 1));
+  program.detector.host_waits_for_stream(kSide);
+  CHECK(!program.detector.has_copies_in_flight());
 }
 
 TEST(the_text_names_both_lines_the_order_and_what_to_do) {
@@ -357,17 +408,17 @@ TEST(the_backward_pass_is_told_by_its_line_in_forward) {
   Where forward = program.here();
   forward.forward = {1, 5, true};
   const Access write = kX.whole(true);
-  program.detector.launch(kMain, {&write, 1}, names.get("aten::mse_loss"), forward);
+  program.launch(kMain, write, "aten::mse_loss", forward);
   Where later = program.here();
   later.forward = {1, 5, true};  // makes no node: the number is still that of the node before
-  program.detector.launch(kMain, {&write, 1}, names.get("aten::mul"), later);
+  program.launch(kMain, write, "aten::mul", later);
   Where backward;
   backward.backward_node = names.get("MseLossBackward0");
   backward.forward = {1, 5, true};
-  auto reports = program.detector.launch(kSide, {&write, 1}, names.get("aten::mse_loss_backward"), backward);
+  auto reports = program.launch(kSide, write, "aten::mse_loss_backward", backward);
   CHECK_EQUAL(reports[0].here.site.line().line, 1);
   backward.backward_node = names.get("SelectBackward0");
-  reports = program.detector.launch(kThird, {&write, 1}, names.get("aten::select_backward"), backward);
+  reports = program.launch(kThird, write, "aten::select_backward", backward);
   CHECK(!reports[0].here.site.line().is_known());
 }
 
@@ -376,14 +427,14 @@ TEST(many_slices_and_columns_keep_memory_bounded) {
   for (std::uintptr_t at = 0; at < 200000; ++at) {
     Touch touch;
     touch.launch = at;
-    history.add(Footprint(8 * at, 8 * at + 4), touch, [](const Touch&) {});
+    history.take_in(Footprint(8 * at, 8 * at + 4), touch);
   }
   CHECK(history.num_parts() <= 1u << 16);
   BlockHistory columns;
   for (std::int64_t at = 0; at < 3000; ++at) {
     const std::int64_t sizes[] = {8}, strides[] = {4096};
     const Touch touch{0, 1, 0, 0, TouchKind::kOperation, true};
-    columns.add(Footprint(std::uintptr_t(4 * at), sizes, strides, 4), touch, [](const Touch&) {});
+    columns.take_in(Footprint(std::uintptr_t(4 * at), sizes, strides, 4), touch);
   }
   CHECK(columns.num_parts() <= 256);
 }
@@ -405,6 +456,48 @@ TEST(raising_throws_and_warning_keeps_each_pair_of_lines_once) {
   set_mode(Mode::kOff);
   launch(kMain, {&write, 1}, "aten::fill_");
   CHECK_EQUAL(state.seen.size(), 2u);
+  clear();
+}
+
+// Raised by the operation that is refused, and by none that comes later.
+TEST(what_was_refused_has_not_happened) {
+  clear();
+  set_mode(Mode::kRaise);
+  const Access write = kX.whole(true), other = kY.whole(false);
+  const std::vector<Access> both{write, other};
+  const auto is_refused = [](const auto& operation) { return check::problem_of(operation).starts_with("RaceError"); };
+  launch(kMain, {&write, 1}, "aten::fill_");
+  CHECK(is_refused([&] { launch(kSide, both, "aten::mul_"); }));
+  CHECK(is_refused([&] { copy_with_host(kSide, write, kY.whole(false), true, true, "aten::copy_"); }));
+  CHECK(is_refused([&] { copy_between_devices({0, 5}, kOtherDevice, both, "aten::copy_"); }));
+  launch(kSide, {&other, 1}, "aten::sum");
+  CHECK(is_refused([&] { begin_collective(kThird, both, 0, "all_reduce"); }));
+  CHECK(!has_copies_in_flight());
+  const Access write_other = kY.whole(true);
+  host_waits_for_stream(kSide);
+  launch(kMain, {&write, 1}, "aten::add_");
+  launch(kOtherDevice, {&write_other, 1}, "aten::fill_");
+  set_mode(Mode::kOff);
+  clear();
+}
+
+TEST(a_forked_child_begins_with_nothing_under_way) {
+  clear();
+  set_mode(Mode::kWarn);
+  const Access on_device = kX.whole(false), on_host = kY.whole(true);
+  copy_with_host(kSide, on_device, on_host, true, true, "aten::copy_");
+  CHECK(has_copies_in_flight());
+  const pid_t child = fork();
+  if (child == 0) {
+    host_touches({&on_host, 1}, "aten::zero_");
+    launch(kMain, {&on_device, 1}, "aten::sum");
+    _exit(has_copies_in_flight() || !state.seen.empty() ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK_EQUAL(status, 0);
+  CHECK(has_copies_in_flight());
+  set_mode(Mode::kOff);
   clear();
 }
 

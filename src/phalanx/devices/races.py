@@ -106,7 +106,7 @@ class _Detector:
     def __init__(self) -> None:
         self._native: ctypes.CDLL | None = None
         self._tell = _Tell(self._told)  # keeps the function alive that native code calls
-        self._thread = threading.local()  # .error: what the last native call of this thread found
+        self._thread = threading.local()  # .errors: what the native call this thread is in has found
 
     def connect(self, native: ctypes.CDLL) -> None:
         for name, result, arguments in _SIGNATURES:
@@ -130,11 +130,14 @@ class _Detector:
 
     def call(self, name: str, *arguments: object) -> Any:
         """Call a native function, and raise the race it found."""
-        self._thread.error = None
-        result = getattr(self.native, name)(*arguments)
-        error, self._thread.error = self._thread.error, None
-        if error is not None:
-            raise error
+        errors: list[Exception] = []
+        self._thread.errors = errors
+        try:
+            result = getattr(self.native, name)(*arguments)
+        finally:
+            self._thread.errors = None  # errors hold frames, and those the user's tensors
+        if errors:
+            raise errors.pop()
         return result
 
     def _tell_the_rest(self) -> None:
@@ -156,7 +159,9 @@ class _Detector:
                 error = warning
         if error is None:
             return None
-        self._thread.error = error
+        errors: list[Exception] | None = getattr(self._thread, "errors", None)
+        if errors is not None:
+            errors[:] = [error]
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))  # the reference that native code gets
         return id(error)
 

@@ -5,6 +5,8 @@ On one rank with two virtual GPUs and a group of "nccl".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -208,6 +210,66 @@ def memory_freed_after_the_other_stream_was_waited_for() -> None:
         print(total)
 
 
+def operations_that_let_the_host_wait() -> None:
+    side = torch.cuda.Stream()
+    looks: tuple[Callable[[Tensor], object], ...] = (
+        lambda x: torch.equal(x, x),
+        lambda x: torch.allclose(x, x),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.unique(),
+        lambda x: x.to_sparse(),
+        lambda x: x.index_put_((x > 0,), torch.ones(SIZE, device="cuda")),
+    )
+    for look in looks:
+        with torch.cuda.stream(side):
+            x = torch.ones(SIZE, device="cuda")
+            look(x)
+        x.add_(1)
+        side.wait_stream(torch.cuda.current_stream())  # before the memory is used again
+
+
+def views_of_pinned_memory_taken_before_its_copy_is_done() -> None:
+    on_device, on_host = torch.ones(SIZE, device="cuda"), torch.empty(SIZE, pin_memory=True)
+    on_host.copy_(on_device, non_blocking=True)
+    done = torch.cuda.current_stream().record_event()
+    array, rows = on_host.numpy(), on_host.view(-1, 4)
+    assert on_host.is_set_to(on_host)
+    assert on_host.is_pinned()
+    done.synchronize()
+    assert array.sum() == rows.sum()
+
+
+def pinned_memory_that_is_copied_by_way_of_pageable_memory() -> None:
+    on_host = torch.ones(64, 64, pin_memory=True)
+    on_device = torch.empty(64, 32, device="cuda")
+    on_device.copy_(on_host[:, ::2], non_blocking=True)
+    on_host.zero_()
+    on_host.to("cuda", torch.float64, non_blocking=True)
+    on_host.fill_(1)
+    on_host[:, ::2].copy_(on_device, non_blocking=True)
+    print(on_host.sum())
+
+
+def batch_norm_in_evaluation_on_two_streams() -> None:
+    layer, batch = nn.BatchNorm1d(16).cuda().eval(), torch.randn(8, 16, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(2):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            layer(batch)
+
+
+def sparse_tensors_read_on_two_streams() -> None:
+    dense = torch.eye(16, device="cuda")
+    tensors = dense.to_sparse(), dense.to_sparse_csr()
+    torch.cuda.synchronize()
+    for _ in range(2):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for tensor in tensors:
+                print((tensor @ dense).sum(), tensor.to_dense().sum(), tensor.neg().values().sum())
+
+
 PROGRAMS = (
     side_stream_with_waits,
     events_between_streams,
@@ -224,4 +286,9 @@ PROGRAMS = (
     slices_and_columns_on_two_streams,
     mixed_precision_with_accumulation,
     memory_freed_after_the_other_stream_was_waited_for,
+    operations_that_let_the_host_wait,
+    views_of_pinned_memory_taken_before_its_copy_is_done,
+    pinned_memory_that_is_copied_by_way_of_pageable_memory,
+    batch_norm_in_evaluation_on_two_streams,
+    sparse_tensors_read_on_two_streams,
 )

@@ -27,7 +27,10 @@ std::int64_t launch(std::int64_t stream, const Touched* touched, std::int64_t co
     accesses.push_back({reinterpret_cast<const void*>(one.block), one.lo, one.hi, one.is_write != 0});
     accesses.back().dtype = names.get(std::to_string(one.tensor))->c_str();
   }
-  found = detector->launch({0, stream}, accesses, names.get("op"), {});
+  const Where where;
+  const Launch launch{{0, stream}, accesses, names.get("op"), where};
+  found = detector->look(launch);
+  detector->take_in(launch);
   return static_cast<std::int64_t>(found.size());
 }
 

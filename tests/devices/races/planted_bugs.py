@@ -144,6 +144,74 @@ def slices_that_overlap() -> None:
         x[50:].fill_(2)  # here
 
 
+def pinned_buffer_read_by_a_blocking_copy_too_early() -> None:
+    copies, on_device = torch.cuda.Stream(), torch.ones(SIZE, device="cuda")
+    staging = torch.empty(SIZE, pin_memory=True)
+    copies.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(copies):
+        staging.copy_(on_device, non_blocking=True)  # earlier
+    torch.empty(SIZE, device="cuda").copy_(staging)  # here
+
+
+def pinned_buffer_written_by_a_blocking_copy_too_early() -> None:
+    copies, on_device = torch.cuda.Stream(), torch.ones(SIZE, device="cuda")
+    staging = torch.ones(SIZE, pin_memory=True)
+    with torch.cuda.stream(copies):
+        kept = staging.to("cuda", non_blocking=True)  # earlier
+    staging.copy_(on_device)  # here
+    del kept
+
+
+def result_grown_by_out_is_freed_without_record_stream() -> None:
+    side = torch.cuda.Stream()
+    x, result = torch.ones(SIZE, device="cuda"), torch.ones(10, device="cuda")
+    result.resize_(0)
+    torch.add(x, 1, out=result)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        kept = result * 2  # earlier
+    del result
+    torch.ones(SIZE, device="cuda")  # here
+    del kept
+
+
+def tensor_resized_while_it_is_written() -> None:
+    side = torch.cuda.Stream()
+    x = torch.ones(SIZE, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.add_(1)  # earlier
+    x.resize_(2 * SIZE)  # here
+
+
+def running_statistics_read_while_training_writes_them() -> None:
+    side = torch.cuda.Stream()
+    batch, mean, variance = (torch.ones(8, 16, device="cuda"), *torch.ones(2, 16, device="cuda"))
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.nn.functional.batch_norm(batch, mean, variance, training=True)  # earlier
+    print(mean.sum())  # here
+
+
+def compressed_tensor_read_while_its_values_are_written() -> None:
+    side = torch.cuda.Stream()
+    x = torch.eye(16, device="cuda").to_sparse_csr()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.values().mul_(2)  # earlier
+    x.to_dense()  # here
+
+
+def mask_assigned_a_number_which_waits_for_nothing() -> None:
+    side = torch.cuda.Stream()
+    x = torch.ones(SIZE, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        mask = x > 0
+        x[mask] = 2.0  # earlier
+    print(x.sum())  # here
+
+
 def _gradient_of(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
@@ -165,4 +233,11 @@ BUGS = {
     activation_changed_while_backward_needs_it: "streams",
     other_gpu_reads_what_a_side_stream_still_writes: "streams",
     slices_that_overlap: "streams",
+    pinned_buffer_read_by_a_blocking_copy_too_early: "streams",
+    pinned_buffer_written_by_a_blocking_copy_too_early: "streams",
+    result_grown_by_out_is_freed_without_record_stream: "reuse",
+    tensor_resized_while_it_is_written: "streams",
+    running_statistics_read_while_training_writes_them: "streams",
+    compressed_tensor_read_while_its_values_are_written: "streams",
+    mask_assigned_a_number_which_waits_for_nothing: "streams",
 }

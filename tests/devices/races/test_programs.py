@@ -18,6 +18,8 @@ from tests.devices.races.planted_bugs import BUGS
 
 Program = Callable[[], None]
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+
 
 @pytest.fixture
 def nccl(rank: int) -> Iterator[None]:

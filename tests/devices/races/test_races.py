@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import phalanx
-from phalanx.devices import races
+from phalanx.devices import library, races
 from phalanx.errors import RaceError, UsageError
 from tests.devices.in_child import in_child, on_virtual_devices, run_script
 
@@ -151,9 +154,9 @@ def test_threads_are_shown_by_their_own_lines() -> None:
 
 
 @on_virtual_devices(1, face="cuda")
-def test_numpy_and_lists_count_as_reads_of_the_host() -> None:
+def test_lists_and_printing_count_as_reads_of_the_host() -> None:
     x = torch.ones(64, device="cuda")
-    for look in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.clone):
+    for look in (torch.Tensor.tolist, torch.Tensor.clone, str):
         with (
             pytest.raises(RaceError, match="the host reads pinned memory that a copy writes"),
             races.races_mode("raise"),
@@ -170,6 +173,70 @@ def test_who_has_seen_an_event_done_may_rely_on_it() -> None:
     while not done.query():
         pass
     x.sum()
+
+
+@on_virtual_devices(1, face="cuda", races="raise")
+def test_an_operation_that_was_refused_has_not_happened() -> None:
+    x, side = torch.ones(64, device="cuda"), torch.cuda.Stream()
+    with pytest.raises(RaceError), torch.cuda.stream(side):
+        x.add_(1)
+    assert x.mul(2).sum().item() == 128
+    del x
+    torch.ones(64, device="cuda").mul_(2)  # perhaps in the same memory
+    assert len(races.seen()) == 1
+
+
+@on_virtual_devices(1, face="cuda", races="warn")
+def test_an_operation_that_a_warning_has_refused_has_not_happened_either() -> None:
+    x = torch.ones(64, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(races.RaceWarning), torch.cuda.stream(torch.cuda.Stream()):
+            x.add_(1)
+        x.mul_(2)
+
+
+@on_virtual_devices(1, face="cuda", races="raise")
+def test_an_error_that_was_caught_keeps_no_tensor_alive() -> None:
+    def work() -> weakref.ref[torch.Tensor]:
+        x = torch.ones(64, device="cuda")
+        kept = weakref.ref(x)
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                x.add_(1)
+        except RaceError:
+            return kept
+        raise AssertionError("no race was found")
+
+    kept = work()
+    gc.collect()
+    assert kept() is None
+
+
+@on_virtual_devices(1, face="cuda", races="raise")
+def test_tensors_that_are_wrappers_pass_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    on_host = torch.empty(64, pin_memory=True)
+    on_host.copy_(torch.ones(64, device="cuda"), non_blocking=True)
+    torch.vmap(lambda row: row * 2)(torch.ones(3, 4))
+    torch.func.grad(lambda x: (x * 2).sum())(torch.ones(3))
+    torch.zeros(3, device="meta").add(1)
+    with FakeTensorMode():
+        torch.ones(3).add(1)
+    assert capfd.readouterr().err == ""
+    torch.vmap(lambda row: row * 2)(on_host.view(8, 8))
+    with pytest.raises(RaceError, match="the host reads pinned memory"):
+        torch.ones(1, device="cuda")
+
+
+@on_virtual_devices(1, face="cuda")
+def test_a_result_whose_size_the_host_must_know_waits_for_the_stream() -> None:
+    x = torch.ones(64, device="cuda")
+    for look in (torch.Tensor.nonzero, torch.Tensor.unique, lambda x: x[x > 0], lambda x: torch.equal(x, x)):
+        library.current().sleep(0.02)
+        asleep = torch.cuda.current_stream().record_event()
+        assert not asleep.query()
+        look(x)
+        assert asleep.query()
 
 
 @in_child

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "generator.hpp"
+#include "hidden_effects.hpp"
 #include "host_view.hpp"
 #include "race_accesses.hpp"
 
@@ -21,9 +22,11 @@ struct OperationFacts {
   bool may_resize = false;        // has out= arguments
   bool asks_for_gradients = false;  // what it returns depends on whether an argument requires a gradient
   std::uint64_t written = 0;    // a bit for each argument that is written
+  HiddenEffects hidden;
 
   static OperationFacts of(const c10::OperatorHandle& operation) {
     OperationFacts facts;
+    facts.hidden = HiddenEffects(operation);
     const auto& schema = operation.schema();
     for (std::size_t at = 0; at < schema.arguments().size(); ++at) {
       const auto& argument = schema.arguments()[at];
@@ -58,6 +61,7 @@ class AnyOperation final : public c10::OperatorKernel {
     const std::size_t count = schema.arguments().size(), base = stack->size() - count;
     HostView view(schema.name().c_str(), HostView::Devices::kOne, facts.may_resize);
     RaceAccesses accesses(facts.is_view);
+    const bool is_waited_for = facts.hidden.is_waited_for(stack->data() + base);
     std::optional<Device> target;
     DispatchKey key = keys.has(face.compressed_key) ? DispatchKey::SparseCsrCPU
                       : keys.has(face.sparse_key)   ? DispatchKey::SparseCPU
@@ -69,7 +73,7 @@ class AnyOperation final : public c10::OperatorKernel {
       view.expect(static_cast<int>(at) == facts.cpu_tensor_at ? HostView::OnCpu::kAllowed
                   : is_written                               ? HostView::OnCpu::kNever
                                                              : HostView::OnCpu::kNumbers);
-      take_argument(value, view, accesses, is_written, target, key);
+      take_argument(value, view, accesses, is_written || facts.hidden.is_written(at, stack->data() + base), target, key);
       if (requires_grad) value.toTensor().set_requires_grad(true);
     }
     if (facts.cpu_tensor_at == 1 && view.is_first_on_cpu())
@@ -88,6 +92,7 @@ class AnyOperation final : public c10::OperatorKernel {
     if (!face.owns(device)) return;
     for (std::size_t at = stack->size() - schema.returns().size(); at < stack->size(); ++at) give_result((*stack)[at], view, device);
     accesses.launch_results(*stack, schema.returns().size(), schema.name().c_str());
+    if (is_waited_for) wait_for_current_stream(device.index());
   }
 
  private:

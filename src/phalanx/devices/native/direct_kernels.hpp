@@ -62,6 +62,16 @@ inline const Tensor& resize_(const Tensor& self, IntArrayRef sizes, OptionalForm
   return self;
 }
 
+// False: CUDA's copy goes by a temporary of pageable memory on the host's side.
+inline bool is_copied_directly(const Tensor& target, const Tensor& source) {
+  const bool is_same_type = target.scalar_type() == source.scalar_type();
+  if (is_same_type && target.sizes() == source.sizes() && target.strides() == source.strides() &&
+      target.is_non_overlapping_and_dense())
+    return true;
+  const bool is_from_host = source.device().is_cpu();
+  return is_from_host ? is_same_type && source.is_contiguous() && source.sizes() == target.sizes() : target.is_contiguous();
+}
+
 inline void watch_copy(const Tensor& target, const Tensor& source, bool is_non_blocking) {
   if (target.layout() != at::kStrided || source.layout() != at::kStrided || target.numel() == 0) return;
   const races::Access from = races::access_of(source, false), to = races::access_of(target, true);
@@ -74,8 +84,9 @@ inline void watch_copy(const Tensor& target, const Tensor& source, bool is_non_b
     races::launch(current_stream_key(target.device().index()), both, "aten::copy_");
   } else {
     const Tensor& host = is_to ? source : target;
+    const bool is_pinned = host.device().is_cpu() && pinned.contains(host.const_data_ptr()) && is_copied_directly(target, source);
     races::copy_with_host(current_stream_key((is_to ? target : source).device().index()), is_to ? to : from, is_to ? from : to,
-                          host.device().is_cpu() && pinned.contains(host.const_data_ptr()), is_non_blocking, "aten::copy_");
+                          is_pinned, is_non_blocking, "aten::copy_");
   }
 }
 
@@ -126,8 +137,7 @@ inline at::Scalar local_scalar(const Tensor& self) {
   RaceAccesses accesses;
   accesses.add(self, false);
   accesses.launch("aten::_local_scalar_dense");
-  synchronize_stream(device, current_streams[device]);
-  races::host_waits_for_stream(current_stream_key(device));
+  wait_for_current_stream(device);
   return at::_local_scalar_dense(view.to_host(self));
 }
 

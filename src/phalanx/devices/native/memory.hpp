@@ -30,6 +30,7 @@ struct Block {
   StreamId stream;  // the one that was current
   std::size_t size_bytes;
   StoragePtr host;
+  const void* start;  // of its memory; an operation may give the host's storage other memory
   Block *previous = nullptr, *next = nullptr;  // among the device's
 };
 
@@ -153,7 +154,7 @@ inline std::array<DeviceMemory, kMostDevices>& memory = *new std::array<DeviceMe
 inline void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   if (block->size_bytes > 0) {
-    races::freed(block->host->data());
+    races::freed(block->start);
     memory[block->device].remove(block);
   }
   delete block;
@@ -169,7 +170,7 @@ inline DataPtr own(DeviceIndex device, StoragePtr host) {
   start_autograd_threads_once();
   const std::size_t size_bytes = host->nbytes();
   void* data = host->mutable_data();
-  auto block = std::make_unique<Block>(Block{device, current_streams[device], size_bytes, std::move(host)});
+  auto block = std::make_unique<Block>(Block{device, current_streams[device], size_bytes, std::move(host), data});
   if (size_bytes > 0) {
     memory[device].add(block.get());
     races::allocated(data, size_bytes, {device, block->stream});
@@ -233,9 +234,20 @@ inline Block* block_of(const StorageImpl& storage) {
   return data.get_deleter() == &free_block ? static_cast<Block*>(data.get_context()) : nullptr;
 }
 
+// What fits is copied, on the current stream.
 inline void resize_storage(StorageImpl& storage, std::size_t size_bytes) {
-  DataPtr data = allocate_on(storage.device().index(), size_bytes);
-  if (const std::size_t kept = std::min(size_bytes, storage.nbytes())) std::memcpy(data.get(), storage.data(), kept);
+  const DeviceIndex device = storage.device().index();
+  const races::Operation one_line;
+  DataPtr data = allocate_on(device, size_bytes);
+  if (const std::size_t kept = std::min(size_bytes, storage.nbytes())) {
+    const auto access_of = [&](const void* start, bool is_write) {
+      const auto lo = reinterpret_cast<std::uintptr_t>(start);
+      return races::Access{start, lo, lo + kept, is_write};
+    };
+    races::launch({device, current_streams[device]}, std::array{access_of(storage.data(), false), access_of(data.get(), true)},
+                  "aten::resize_");
+    std::memcpy(data.get(), storage.data(), kept);
+  }
   storage.set_data_ptr_noswap(std::move(data));
   storage.set_nbytes(size_bytes);
 }

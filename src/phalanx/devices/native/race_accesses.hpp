@@ -4,12 +4,18 @@
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
+#include "host_view.hpp"
 #include "races_torch.hpp"
-#include "streams.hpp"
 
 namespace phalanx::devices {
 
 inline races::StreamKey current_stream_key(DeviceIndex device) { return {device, current_streams[device]}; }
+
+// On the host.
+inline void wait_for_current_stream(DeviceIndex device) {
+  synchronize_stream(device, current_streams[device]);
+  races::host_waits_for_stream(current_stream_key(device));
+}
 
 class RaceAccesses {
  public:
@@ -45,6 +51,11 @@ class RaceAccesses {
     if (tensor.layout() == at::kSparse) {
       collect(tensor._indices(), is_write);
       collect(tensor._values(), is_write);
+    } else if (is_compressed(tensor)) {
+      auto* parts = compressed_parts(tensor);
+      collect(parts->compressed_indices(), is_write);
+      collect(parts->plain_indices(), is_write);
+      collect(parts->values(), is_write);
     } else if (tensor.layout() == at::kStrided && tensor.numel() > 0) {
       accesses_.push_back(races::access_of(tensor, is_write));
     }

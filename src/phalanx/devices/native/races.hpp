@@ -18,34 +18,36 @@ void note(Body body) {
   body(*state.detector);
 }
 
-// Do something that may find races, and tell them.
-template <typename Find>
-void look(const char* operation, Find find) {
-  if (!is_on()) return;
-  const Where where = find_where();
-  const std::string* name = names.get(operation);
+// Tell the races of an operation, then take it in. Telling throws where the operation is refused: it has not happened then,
+// and nothing that comes later is blamed for not waiting for it.
+template <typename TakeIn>
+void look(const Launch& launch, TakeIn take_in) {
   std::vector<Report> reports;
   {
     std::lock_guard guard(state.lock);
-    reports = find(*state.detector, name, where);
+    reports = state.detector->look(launch);
+    if (reports.empty() && !state.has_unraised.load(std::memory_order_acquire)) return take_in(*state.detector);
   }
   deliver(reports);
   deliver_unraised();
+  note(take_in);
 }
 
 // An operation on a stream. Throws.
 inline void launch(StreamKey current, std::span<const Access> accesses, const char* operation) {
-  look(operation, [&](Detector& detector, const std::string* name, const Where& where) {
-    return detector.launch(current, accesses, name, where);
-  });
+  if (!is_on()) return;
+  const Where where = find_where();
+  const Launch one{current, accesses, names.get(operation), where};
+  look(one, [&](Detector& detector) { detector.take_in(one); });
 }
 
 // A copy from one device to another: ordered behind the current streams of both, and both go on behind it. Throws.
 inline void copy_between_devices(StreamKey source, StreamKey destination, std::span<const Access> accesses,
                                  const char* operation) {
-  look(operation, [&](Detector& detector, const std::string* name, const Where& where) {
-    return detector.copy_between_devices(source, destination, accesses, name, where);
-  });
+  if (!is_on()) return;
+  const Where where = find_where();
+  const Launch copy = Detector::copy_between_devices(source, destination, accesses, names.get(operation), where);
+  look(copy, [&](Detector& detector) { detector.take_in_copy_between_devices(copy); });
 }
 
 // True: host_touches() is worth calling.
@@ -58,13 +60,15 @@ inline thread_local bool own_copy_follows = false;
 // memory was taken away before, and what goes there has arrived. Throws.
 inline void copy_with_host(StreamKey current, const Access& on_device, const Access& on_host, bool is_host_pinned,
                            bool is_non_blocking, const char* operation) {
-  look(operation, [&](Detector& detector, const std::string* name, const Where& where) {
-    const bool is_in_flight = is_non_blocking && is_host_pinned;
-    auto reports = is_in_flight ? detector.launch_on_host_memory(current, on_device, on_host, name, where)
-                                : detector.launch(current, {&on_device, 1}, name, where);
+  if (!is_on()) return;
+  const Where where = find_where();
+  Launch copy{current, {&on_device, 1}, names.get(operation), where};
+  if (is_host_pinned) copy.on_host = &on_host;
+  copy.is_left_in_flight = is_non_blocking && is_host_pinned;
+  look(copy, [&](Detector& detector) {
+    detector.take_in(copy);
     if (!is_non_blocking || (!is_host_pinned && on_host.is_write)) detector.host_waits_for_stream(current);
-    if (is_in_flight) state.has_copies_in_flight.store(true, std::memory_order_relaxed);
-    return reports;
+    if (copy.is_left_in_flight) state.has_copies_in_flight.store(true, std::memory_order_relaxed);
   });
   own_copy_follows = has_copies_in_flight();
 }
@@ -72,8 +76,12 @@ inline void copy_with_host(StreamKey current, const Access& on_device, const Acc
 // An operation of the CPU. Found races are raised by the next operation of a device: torch lets nobody throw here.
 inline void host_touches(std::span<const Access> accesses, const char* operation) {
   if (!is_on() || !has_copies_in_flight()) return;
-  note([](Detector& detector) { state.has_copies_in_flight.store(detector.has_copies_in_flight()); });
-  if (!has_copies_in_flight()) return;
+  bool is_in_flight = false;
+  note([&](Detector& detector) {
+    state.has_copies_in_flight.store(detector.has_copies_in_flight());
+    is_in_flight = detector.is_in_flight(accesses);
+  });
+  if (!is_in_flight) return;
   const Where where = find_where();
   const std::string* name = names.get(operation);
   std::vector<Report> reports;
@@ -84,12 +92,11 @@ inline void host_touches(std::span<const Access> accesses, const char* operation
 // A collective on the stream of its group, which a lane stands for; returns its ticket. Throws.
 inline std::uint64_t begin_collective(StreamKey current, std::span<const Access> accesses, std::int64_t lane,
                                       const char* operation) {
+  if (!is_on()) return 0;
   std::uint64_t ticket = 0;
-  look(operation, [&](Detector& detector, const std::string* name, const Where& where) {
-    std::vector<Report> reports;
-    ticket = detector.begin_collective(current, accesses, lane, name, where, reports);
-    return reports;
-  });
+  const Where where = find_where();
+  const Launch collective = Detector::collective(current, accesses, lane, names.get(operation), where);
+  look(collective, [&](Detector& detector) { ticket = detector.take_in_collective(collective); });
   return ticket;
 }
 

@@ -71,6 +71,7 @@ class Clocks {
   }
 
   const Clock& host() const { return host_; }
+  std::uint64_t host_changes() const { return host_changes_; }  // how often the host has waited
 
   void host_waits_for(const Clock& clock) {
     host_.wait_for(clock);

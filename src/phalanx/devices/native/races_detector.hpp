@@ -3,64 +3,85 @@
 // Knows neither torch nor Python. Not for several threads at a time: races.hpp has the lock.
 #pragma once
 
-#include <optional>
 #include <set>
-#include <span>
-#include <string>
 
+#include "races_copies.hpp"
+#include "races_launch.hpp"
 #include "races_report.hpp"
 #include "races_reuse.hpp"
 
 namespace phalanx::devices::races {
 
-// What an operation touches.
-struct Access {
-  const void* block = nullptr;    // the start of the storage's memory
-  std::uintptr_t lo = 0, hi = 0;  // bytes, hi exclusive
-  bool is_write = false;
-  std::span<const std::int64_t> sizes{}, strides{};  // in items
-  std::uint32_t item_bytes = 0;                      // 0: everything from lo to hi
-  const char* dtype = nullptr;
-
-  Footprint footprint() const {
-    return item_bytes == 0 ? Footprint(lo, hi) : Footprint(lo, sizes, strides, item_bytes);
-  }
-};
-
+// What is done is looked at first and taken in afterwards: an operation that is refused has not happened.
 class Detector {
  public:
   using Reports = std::vector<Report>;
 
-  Reports launch(StreamKey key, std::span<const Access> accesses, const std::string* operation, const Where& where,
-                 TouchKind kind = TouchKind::kOperation) {
+  // What the operation would have to wait for.
+  Reports look(const Launch& launch) {
     Reports reports;
-    const std::size_t stream = clocks_.index_of(key);
-    const SiteId site = site_of(key, operation, where);
-    const std::uint64_t launch = clocks_.launch(stream);
-    remember_launch(stream, launch, site);
-    // Reads first: what is written as well is checked as a write.
-    for (const bool is_write : {false, true})
-      for (const Access& access : accesses)
-        if (access.is_write == is_write) touch(access, {stream, launch, site, tensor_of(access), kind, is_write}, reports);
+    const Clock* clock = &clocks_.of(clocks_.index_of(launch.stream));
+    Clock joined;
+    if (launch.behind) {
+      joined = *clock;
+      joined.wait_for(clocks_.of(clocks_.index_of(*launch.behind)));
+      clock = &joined;
+    }
+    // Reads first: what is written as well is told as it was read.
+    for (const bool is_write : {false, true}) {
+      for (const Access& access : launch.accesses) {
+        if (access.is_write != is_write || access.lo == access.hi) continue;
+        const auto block = blocks_.find(access.block);
+        if (block != blocks_.end()) look_at(block->second.history, access, launch, *clock, reports);
+      }
+    }
+    if (launch.on_host != nullptr && !copies_.is_empty())
+      if (const BlockHistory* history = copies_.find(launch.on_host->footprint()))
+        look_at(*history, *launch.on_host, launch, *clock, reports);
     return reports;
   }
 
-  Reports copy_between_devices(StreamKey source, StreamKey destination, std::span<const Access> accesses,
-                               const std::string* operation, const Where& where) {
-    stream_waits(source, clocks_.of(clocks_.index_of(destination)));
-    Reports reports = launch(source, accesses, operation, where);
-    stream_waits(destination, clocks_.of(clocks_.index_of(source)));
-    return reports;
+  void take_in(const Launch& launch) {
+    if (launch.behind) stream_waits(launch.stream, clocks_.of(clocks_.index_of(*launch.behind)));
+    const std::size_t stream = clocks_.index_of(launch.stream);
+    Touch touch{stream, clocks_.launch(stream), site_of(launch.stream, launch.operation, launch.where), 0, launch.kind};
+    remember_launch(stream, touch.launch, touch.site);
+    for (const bool is_write : {false, true}) {
+      for (const Access& access : launch.accesses) {
+        if (access.is_write != is_write || access.lo == access.hi) continue;
+        touch.tensor = tensor_of(access);
+        touch.is_write = is_write;
+        blocks_[access.block].history.take_in(access.footprint(), touch);
+      }
+    }
+    if (!launch.is_left_in_flight) return;
+    touch.tensor = tensor_of(*launch.on_host);
+    touch.is_write = launch.on_host->is_write;
+    copies_.add(launch.on_host->block, launch.on_host->footprint(), touch, clocks_);
+  }
+
+  // Between two devices: behind both current streams, and both go on behind it.
+  static Launch copy_between_devices(StreamKey source, StreamKey destination, std::span<const Access> accesses,
+                                     const std::string* operation, const Where& where) {
+    return {source, accesses, operation, where, TouchKind::kOperation, destination};
+  }
+  void take_in_copy_between_devices(const Launch& copy) {
+    take_in(copy);
+    stream_waits(*copy.behind, clocks_.of(clocks_.index_of(copy.stream)));
   }
 
   // Each group of ranks has a stream for its collectives, a lane; a few groups may share one. It begins behind the caller's.
-  std::uint64_t begin_collective(StreamKey key, std::span<const Access> accesses, std::int64_t lane,
-                                 const std::string* operation, const Where& where, Reports& reports) {
-    const StreamKey own{key.device, -1 - lane % kLanes};
-    stream_waits(own, clocks_.of(clocks_.index_of(key)));
-    reports = launch(own, accesses, operation, where, TouchKind::kCollective);
-    for (const Access& access : accesses) record_stream(access.block, own);  // a group keeps its tensors until it is done
-    collectives_.emplace(++num_collectives_, clocks_.of(clocks_.index_of(own)));
+  static Launch collective(StreamKey caller, std::span<const Access> accesses, std::int64_t lane, const std::string* operation,
+                           const Where& where) {
+    return {{caller.device, -1 - lane % kLanes}, accesses, operation, where, TouchKind::kCollective, caller};
+  }
+
+  // Returns its ticket.
+  std::uint64_t take_in_collective(const Launch& collective) {
+    take_in(collective);
+    for (const Access& access : collective.accesses)
+      record_stream(access.block, collective.stream);  // a group keeps its tensors until it is done
+    collectives_.emplace(++num_collectives_, clocks_.of(clocks_.index_of(collective.stream)));
     if (collectives_.size() > kMostCollectives) {  // never waited for; from here on nobody is blamed for it
       clocks_.host_waits_for(collectives_.begin()->second);
       collectives_.erase(collectives_.begin());
@@ -77,42 +98,24 @@ class Detector {
   Reports host_touches(std::span<const Access> accesses, const std::string* operation, const Where& where) {
     Reports reports;
     for (const Access& access : accesses) {
-      const Footprint footprint = access.footprint();
-      auto after = host_blocks_.upper_bound(footprint.lo());
-      if (footprint.is_empty() || after == host_blocks_.begin()) continue;
-      const BlockHistory& history = std::prev(after)->second;
-      history.look(footprint, access.is_write, [&](const Touch& earlier) {
-        if (earlier.launch <= clocks_.host().of(earlier.stream)) return;
-        Touch here;
-        here.site = site_of({}, operation, where);
-        here.tensor = tensor_of(access);
-        here.is_write = access.is_write;
-        report(earlier, here, clocks_.host(), RaceKind::kHost, reports);
+      const BlockHistory* history = copies_.find(access.footprint());
+      if (history == nullptr) continue;
+      const auto is_done = [&](const Touch& earlier) { return earlier.launch <= clocks_.host().of(earlier.stream); };
+      history->look(access.footprint(), access.is_write, is_done, [&](const Touch& earlier) {
+        report(earlier, {{}, operation, where}, access, clocks_.host(), RaceKind::kHost, reports);
       });
     }
     return reports;
   }
 
-  // From now on copies from or to pinned memory are in flight, until the host has waited for them.
-  Reports launch_on_host_memory(StreamKey key, const Access& on_device, const Access& on_host, const std::string* operation,
-                                const Where& where) {
-    if (host_blocks_.size() >= kMostHostBlocks) forget_settled_copies();
-    BlockHistory& history = host_blocks_[reinterpret_cast<std::uintptr_t>(on_host.block)];
-    Reports reports = launch(key, {&on_device, 1}, operation, where);
-    const std::size_t stream = clocks_.index_of(key);
-    const Touch touch{stream,
-                      clocks_.of(stream).of(stream),
-                      site_of(key, operation, where),
-                      tensor_of(on_host),
-                      TouchKind::kOperation,
-                      on_host.is_write};
-    add_touch(history, on_host, touch, reports);
-    return reports;
-  }
-
+  // From or to pinned memory.
   bool has_copies_in_flight() {
-    forget_settled_copies();
-    return !host_blocks_.empty();
+    copies_.forget_settled(clocks_);
+    return !copies_.is_empty();
+  }
+  bool is_in_flight(std::span<const Access> accesses) const {
+    return std::any_of(accesses.begin(), accesses.end(),
+                       [&](const Access& access) { return copies_.find(access.footprint()) != nullptr; });
   }
 
   void record(const void* event, StreamKey key) { clocks_.record(event, clocks_.index_of(key)); }
@@ -142,7 +145,7 @@ class Detector {
   }
 
   void freed(const void* start, const Where& where) {
-    host_blocks_.erase(reinterpret_cast<std::uintptr_t>(start));
+    copies_.freed(start);
     const auto found = blocks_.find(start);
     if (found == blocks_.end()) return;
     const Block& block = found->second;
@@ -164,7 +167,7 @@ class Detector {
   };
 
   static constexpr std::int64_t kLanes = 64;  // streams make every clock longer
-  static constexpr std::size_t kMostCollectives = 1 << 12, kMostHostBlocks = 1 << 10, kLaunchesKept = 64;
+  static constexpr std::size_t kMostCollectives = 1 << 12, kLaunchesKept = 64;
 
   void stream_waits(StreamKey key, const Clock& clock) { clocks_.of(clocks_.index_of(key)).wait_for(clock); }
 
@@ -187,15 +190,10 @@ class Detector {
     return tensors_.number_of(text + ")");
   }
 
-  void touch(const Access& access, const Touch& touch, Reports& reports) {
-    if (access.lo == access.hi) return;
-    add_touch(blocks_[access.block].history, access, touch, reports);
-  }
-
-  void add_touch(BlockHistory& history, const Access& access, const Touch& touch, Reports& reports) {
-    const Clock& clock = clocks_.of(touch.stream);
-    history.add(access.footprint(), touch, [&](const Touch& earlier) {
-      if (earlier.launch > clock.of(earlier.stream)) report(earlier, touch, clock, kind_of(earlier), reports);
+  void look_at(const BlockHistory& history, const Access& access, const Launch& launch, const Clock& clock, Reports& reports) {
+    const auto is_ordered = [&](const Touch& earlier) { return earlier.launch <= clock.of(earlier.stream); };
+    history.look(access.footprint(), access.is_write, is_ordered, [&](const Touch& earlier) {
+      report(earlier, {launch.stream, launch.operation, launch.where}, access, clock, kind_of(earlier), reports);
     });
   }
 
@@ -205,10 +203,17 @@ class Detector {
     return earlier.kind == TouchKind::kCollective ? RaceKind::kCollective : RaceKind::kStreams;
   }
 
-  void report(const Touch& earlier, const Touch& here, const Clock& clock, RaceKind kind, Reports& reports) {
+  struct Doer {
+    StreamKey stream;
+    const std::string* operation;
+    const Where& where;
+  };
+
+  void report(const Touch& earlier, const Doer& here, const Access& access, const Clock& clock, RaceKind kind,
+              Reports& reports) {
     Report made;
     made.kind = kind;
-    made.here = {sites_[here.site], here.is_write, tensors_[here.tensor]};
+    made.here = {sites_[site_of(here.stream, here.operation, here.where)], access.is_write, tensors_[tensor_of(access)]};
     made.earlier = {sites_[earlier.site], earlier.is_write, tensors_[earlier.tensor]};
     if (earlier.former_life != nullptr) {
       made.freed = sites_[earlier.former_life->freed];
@@ -218,7 +223,8 @@ class Detector {
     find_launch(earlier.stream, clock.of(earlier.stream), made.waited);
     const auto is_same = [&](const Report& other) {
       return other.kind == made.kind && other.here.site == made.here.site && other.earlier.site == made.earlier.site &&
-             other.here.is_write == made.here.is_write && other.here.tensor == made.here.tensor;
+             other.here.tensor == made.here.tensor &&
+             (other.here.is_write == made.here.is_write || other.earlier.is_write == made.earlier.is_write);
     };
     if (std::none_of(reports.begin(), reports.end(), is_same)) reports.push_back(std::move(made));
   }
@@ -250,14 +256,6 @@ class Detector {
     if (!freed.touches.empty()) reuse_.add(*block.owner, std::move(freed));
   }
 
-  void forget_settled_copies() {
-    std::erase_if(host_blocks_, [&](const auto& entry) {
-      bool is_settled = true;
-      entry.second.each_touch([&](const Touch& touch) { is_settled &= touch.launch <= clocks_.host().of(touch.stream); });
-      return is_settled;
-    });
-  }
-
   void remember_launch(std::size_t stream, std::uint64_t launch, SiteId site) {
     if (stream >= recent_.size()) recent_.resize(stream + 1);
     auto& launches = recent_[stream];
@@ -279,7 +277,7 @@ class Detector {
   Tensors tensors_;
   ForwardLines forward_lines_;
   std::unordered_map<const void*, Block> blocks_;
-  std::map<std::uintptr_t, BlockHistory> host_blocks_;  // pinned memory with copies in flight, by its start
+  CopiesInFlight copies_;
   ReusePools reuse_;
   std::map<std::uint64_t, Clock> collectives_;
   std::uint64_t num_collectives_ = 0;

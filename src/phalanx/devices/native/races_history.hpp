@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,11 +39,8 @@ struct Touch {
 // kept beside them.
 class BlockHistory {
  public:
-  // Calls conflict(earlier touch) for each touch the new one must be ordered behind, then takes the new one in.
-  template <typename Conflict>
-  void add(const Footprint& footprint, Touch touch, Conflict conflict) {
+  void take_in(const Footprint& footprint, Touch touch) {
     if (footprint.is_empty()) return;
-    look(footprint, touch.is_write, conflict);
     if (footprint.has_gaps()) {
       touch.gaps = std::make_shared<const Footprint>(footprint);
       remember_with_gaps(touch);
@@ -58,16 +56,22 @@ class BlockHistory {
     parts_.emplace(lo, Part{hi, std::move(touches)});
   }
 
-  // Only calls conflict(earlier touch).
-  template <typename Conflict>
-  void look(const Footprint& footprint, bool is_write, Conflict conflict) const {
+  // Calls conflict(earlier touch) for each touch the new one must be ordered behind, unless is_ordered(earlier touch). That
+  // is asked first: on one stream everything is ordered, and comparing bytes is dear.
+  template <typename IsOrdered, typename Conflict>
+  void look(const Footprint& footprint, bool is_write, IsOrdered is_ordered, Conflict conflict) const {
+    if (footprint.is_empty()) return;
     auto part = parts_.upper_bound(footprint.lo());
     if (part != parts_.begin()) --part;
-    for (; part != parts_.end() && part->first < footprint.hi(); ++part)
-      if (!footprint.is_disjoint_from(Footprint(part->first, part->second.hi)))
-        look_at(part->second.touches, is_write, conflict);
+    for (; part != parts_.end() && part->first < footprint.hi(); ++part) {
+      const Footprint range(part->first, part->second.hi);
+      look_at(part->second.touches, is_write, [&](const Touch& earlier) {
+        if (!is_ordered(earlier) && !footprint.is_disjoint_from(range)) conflict(earlier);
+      });
+    }
     for (const Touch& earlier : with_gaps_)
-      if ((is_write || earlier.is_write) && !footprint.is_disjoint_from(*earlier.gaps)) conflict(earlier);
+      if ((is_write || earlier.is_write) && !is_ordered(earlier) && !footprint.is_disjoint_from(*earlier.gaps))
+        conflict(earlier);
   }
 
   template <typename Visit>
@@ -130,7 +134,7 @@ class BlockHistory {
       const bool is_done_with = touch.is_write || (!earlier.is_write && earlier.stream == touch.stream);
       return is_done_with && *earlier.gaps == *touch.gaps;
     });
-    if (with_gaps_.size() == kMostWithGaps) with_gaps_.erase(with_gaps_.begin());
+    if (with_gaps_.size() == kMostWithGaps) with_gaps_.pop_front();
     with_gaps_.push_back(touch);
   }
 
@@ -155,7 +159,7 @@ class BlockHistory {
   }
 
   std::map<std::uintptr_t, Part> parts_;  // by their first byte
-  std::vector<Touch> with_gaps_;          // the oldest first
+  std::deque<Touch> with_gaps_;           // the oldest first
 };
 
 }  // namespace phalanx::devices::races

@@ -22,6 +22,10 @@ class Names {
     return &*names_.emplace(name).first;
   }
 
+  // Around a fork.
+  void lock() { lock_.lock(); }
+  void unlock() { lock_.unlock(); }
+
  private:
   std::mutex lock_;  // guards names_
   std::unordered_set<std::string> names_;

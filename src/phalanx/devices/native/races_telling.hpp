@@ -141,9 +141,33 @@ inline void deliver_unraised() {
   deliver(reports);
 }
 
-// A child is forked from any thread, perhaps while another holds the lock.
+// The caller holds the lock.
+inline void forget_everything() {
+  state.detector = std::make_unique<Detector>();
+  state.seen.clear();
+  state.told.clear();
+  state.unraised.clear();
+  state.has_unraised.store(false);
+  state.has_copies_in_flight.store(false);
+}
+
+// A child is forked from any thread, perhaps while another holds a lock. Its memory is a copy: what was under way in the
+// parent is not under way there.
 inline void survive_forks() {
-  static const int once = pthread_atfork([] { state.lock.lock(); }, [] { state.lock.unlock(); }, [] { state.lock.unlock(); });
+  const auto hold = [] {
+    state.lock.lock();
+    names.lock();
+  };
+  const auto release = [] {
+    names.unlock();
+    state.lock.unlock();
+  };
+  const auto begin_child = [] {
+    names.unlock();
+    forget_everything();
+    state.lock.unlock();
+  };
+  static const int once = pthread_atfork(hold, release, begin_child);
   static_cast<void>(once);
 }
 
@@ -163,12 +187,7 @@ inline void set_mode(Mode mode) {
 
 inline void clear() {
   std::lock_guard guard(state.lock);
-  state.detector = std::make_unique<Detector>();
-  state.seen.clear();
-  state.told.clear();
-  state.unraised.clear();
-  state.has_unraised.store(false);
-  state.has_copies_in_flight.store(false);
+  forget_everything();
 }
 
 }  // namespace phalanx::devices::races

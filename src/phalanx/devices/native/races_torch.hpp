@@ -70,35 +70,61 @@ class HostWatch {
   }
 
  private:
+  // torch would print whatever is thrown here, with its stack, and go on; an operation that can't be looked at is let pass.
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    if (!has_copies_in_flight()) return nullptr;
+    try {
+      if (has_copies_in_flight()) look_at(function);
+    } catch (const std::exception&) {
+    }
+    return nullptr;
+  }
+
+  static void look_at(const at::RecordFunction& function) {
     const auto name = function.operator_name();
-    if (!name) return nullptr;
+    if (!name) return;
     const auto operation = c10::Dispatcher::singleton().findOp(*name);
-    if (!operation || !touches_memory(*operation)) return nullptr;
-    if (name->name == "aten::copy_" && std::exchange(own_copy_follows, false)) return nullptr;
+    if (!operation || !touches_memory(*operation)) return;
+    if (name->name == "aten::copy_" && std::exchange(own_copy_follows, false)) return;
     c10::SmallVector<Access, 4> accesses;
     const auto& arguments = operation->schema().arguments();
     std::vector<at::Tensor> kept;
     for (std::size_t at = 0; at < std::min(arguments.size(), function.inputs().size()); ++at) {
       const auto* alias = arguments[at].alias_info();
-      if (alias != nullptr && !alias->isWrite() && !is_look(*name)) continue;
-      if (!take(function.inputs()[at], alias != nullptr && alias->isWrite(), accesses, kept)) return nullptr;
+      if (is_look(*name) ? !is_of_python(function.inputs()[at]) : alias != nullptr && !alias->isWrite()) continue;
+      if (!take(function.inputs()[at], alias != nullptr && alias->isWrite(), accesses, kept)) return;
     }
     if (!accesses.empty()) host_touches({accesses.data(), accesses.size()}, name->name.c_str());
-    return nullptr;
   }
 
-  // What .numpy() and .tolist() begin with.
+  // What .tolist() begins with. So does .numpy(), which reads nothing: it asks for a tensor of its own, not for the user's.
   static bool is_look(const c10::OperatorName& name) {
     return name.name == "aten::resolve_conj" || name.name == "aten::resolve_neg";
+  }
+
+  // True also where this torch does not tell.
+  static bool is_of_python(const c10::IValue& value) {
+    const auto has_object = [](const auto& slot) {
+      if constexpr (requires { slot.load_pyobj(); }) return slot.load_pyobj() != nullptr;
+      return true;
+    };
+    return value.isTensor() && value.toTensor().defined() && has_object(*value.toTensor().unsafeGetTensorImpl()->pyobj_slot());
   }
 
   static bool touches_memory(const c10::OperatorHandle& operation) {
     const auto& name = operation.operator_name();
     if (is_look(name) || name.name == "aten::copy_") return true;
-    if (name.name == "aten::resize_" || name.name == "aten::set_" || name.name == "aten::is_pinned") return false;
+    for (const char* only_asks : {"aten::resize_", "aten::set_", "aten::is_set_to", "aten::is_pinned"})
+      if (name.name == only_asks) return false;
     return operation.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  }
+
+  // Wrappers (of vmap, of grad, fake ones) come again as what is in them; asking them for memory throws or runs Python.
+  static bool is_plain(const at::Tensor& tensor) {
+    static constexpr c10::DispatchKeySet kWrappers{
+        c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
+        c10::DispatchKey::Functionalize};
+    const auto* impl = tensor.unsafeGetTensorImpl();
+    return !impl->key_set().has_any(kWrappers) && impl->has_storage() && !impl->has_symbolic_sizes_strides();
   }
 
   // False: a device takes part.
@@ -111,6 +137,7 @@ class HostWatch {
     }
     if (!value.isTensor() || !value.toTensor().defined()) return true;
     const at::Tensor& tensor = value.toTensor();
+    if (!is_plain(tensor)) return true;
     if (!tensor.device().is_cpu()) return false;
     if (tensor.layout() != at::kStrided || tensor.numel() == 0) return true;
     kept.push_back(tensor);

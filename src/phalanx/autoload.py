@@ -1,28 +1,43 @@
 """What `import torch` runs when the environment asks for virtual GPUs or for a backend to be stood in for.
 
-Registered as an entry point of the group "torch.backends", under the name of the variable: torch names the entry point
-when it fails. Keep it small: every `import torch` in an environment with phalanx pays for it.
+Registered as an entry point of the group "torch.backends". Keep it small: every `import torch` in an environment with
+phalanx pays for it.
 """
 
 from __future__ import annotations
 
 from phalanx import settings
+from phalanx.errors import PhalanxError
+
+
+class EnvironmentRefused(BaseException):
+    """What the environment asks of `import torch` can't be done. `__cause__` has the PhalanxError.
+
+    Not an Exception: of those torch shows its own advice last, to switch all extensions off, and programs that can do
+    without torch would go on as if nothing had been asked for.
+    """
 
 
 def set_up_from_environment() -> None:
     """Set up what PHALANX_VIRTUAL_GPUS and PHALANX_STAND_IN say; nothing when they say nothing.
 
     Raises:
-        UsageError: A variable makes no sense, or this process can't have virtual GPUs.
-        BuildError: The library of virtual devices can't be built on this machine.
+        EnvironmentRefused: A variable makes no sense, this process can't have virtual GPUs, or their library can't be
+            built on this machine.
     """
-    num_devices, names = settings.virtual_gpus(), settings.stood_in_for()
-    if num_devices:
-        from phalanx.devices.set_up import virtual_devices
+    variable = ""
+    try:
+        num_devices, names = settings.virtual_gpus(), settings.stood_in_for()
+        if num_devices:
+            variable = f"PHALANX_VIRTUAL_GPUS={num_devices}: "
+            from phalanx.devices.set_up import virtual_devices
 
-        virtual_devices(num_devices, face="cuda")
-    if names:
-        from phalanx.stand_in import stand_in_for
+            virtual_devices(num_devices, face="cuda")
+        if names:
+            from phalanx.stand_in import stand_in_for
 
-        for name in names:
-            stand_in_for(name)
+            for name in names:
+                variable = f"PHALANX_STAND_IN={name}: "
+                stand_in_for(name)
+    except PhalanxError as error:
+        raise EnvironmentRefused(f"{variable}{error}") from error

@@ -105,7 +105,7 @@ class Together(MultiProcessTestCase):
 
 def test_each_test_of_a_file_ends_for_itself(tmp_path: Path) -> None:
     (tmp_path / "test_cuda_multigpu.py").write_text(_FILE)
-    done = _upstream("--mode", "multigpu", "--tests", str(tmp_path), "--timeout", "5", "-v")
+    done = _upstream("--mode", "multigpu", "--tests", str(tmp_path), "--timeout", "4", "-v")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].startswith("upstream multigpu on 4 virtual GPUs: 2 passed, 1 skipped, 4 failed")
     for told in ("Alone.test_good: passed", "Together.test_ranks: passed"):

@@ -262,4 +262,4 @@ def test_a_bad_variable_is_named_by_import_torch(variables: dict[str, str], told
     ended = run_script("import torch", **variables)
     assert ended.returncode == 1
     assert f"phalanx.errors.UsageError: {told}" in ended.stderr
-    assert "backend extension: PHALANX_VIRTUAL_GPUS" in ended.stderr.splitlines()[-1]
+    assert "EnvironmentRefused: PHALANX_VIRTUAL_GPUS" in ended.stderr.splitlines()[-1]

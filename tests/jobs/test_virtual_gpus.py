@@ -68,7 +68,7 @@ def test_ranks_and_what_they_start_see_the_gpus_that_were_asked_for(tmp_path: Pa
     told = ["gradient [4.0, 4.0] True", f"devices 3 {128 << 20}", "full", "race", "hidden ''"]
     assert lines_of(job.stdout, 0) == told
     assert lines_of(job.stdout, 1) == [*told, "child 3 True"]
-    announced = "phalanx run: 3 virtual GPUs of 128MiB on the CPU; phalanx stands in for NCCL\n"
+    announced = "phalanx run: setting up 3 virtual GPUs of 128MiB on the CPU; phalanx stands in for NCCL\n"
     assert job.stderr.startswith(announced)
     assert job.stderr.count("virtual GPU") == 1
 
@@ -86,7 +86,7 @@ def test_what_keeps_them_from_being_set_up_is_told_once_and_nothing_starts(tmp_p
     job = phalanx_run("-n", 4, "--virtual-gpus", 4, write_script(tmp_path, "print(1)"), env=environment)
     assert (job.returncode, job.stdout) == (2, "")
     announced, what, instead = job.stderr.splitlines()
-    assert announced.startswith("phalanx run: 4 virtual GPUs")
+    assert announced.startswith("phalanx run: setting up 4 virtual GPUs")
     assert what.startswith("phalanx run: virtual devices need a C++ compiler")
     assert "set CXX" in instead
 
@@ -155,17 +155,17 @@ def test_a_number_of_gpus_that_can_not_be_is_refused(number: object, tmp_path: P
     ("environment", "num_ranks", "told"),
     [
         ({}, 2, ""),
-        ({"PHALANX_VIRTUAL_GPUS": "1"}, 1, "1 virtual GPU of 16GiB on the CPU; phalanx stands in for NCCL"),
+        ({"PHALANX_VIRTUAL_GPUS": "1"}, 1, "setting up 1 virtual GPU of 16GiB on the CPU; phalanx stands in for NCCL"),
         (
             {"PHALANX_VIRTUAL_GPUS": "2", "PHALANX_STAND_IN": "gloo,mpi"},
             4,
-            "2 virtual GPUs of 16GiB on the CPU; phalanx stands in for Gloo and MPI",
+            "setting up 2 virtual GPUs of 16GiB on the CPU; phalanx stands in for Gloo and MPI",
         ),
-        ({"PHALANX_VIRTUAL_GPUS": "2", "PHALANX_STAND_IN": "none"}, 4, "2 virtual GPUs of 16GiB on the CPU"),
+        ({"PHALANX_VIRTUAL_GPUS": "2", "PHALANX_STAND_IN": "none"}, 4, "setting up 2 virtual GPUs of 16GiB on the CPU"),
         (
             {"PHALANX_VIRTUAL_GPUS": "2"},
             3,
-            "2 virtual GPUs of 16GiB on the CPU; phalanx stands in for NCCL; "
+            "setting up 2 virtual GPUs of 16GiB on the CPU; phalanx stands in for NCCL; "
             "fewer than the 3 ranks, of which NCCL wants each on a GPU of its own",
         ),
     ],

@@ -12,7 +12,7 @@ import torch.distributed.constants as torch_constants
 import phalanx
 from phalanx.errors import UsageError
 from phalanx.torch_backend.untyped import c10d, dist, native
-from tests.devices.in_child import in_child, on_virtual_devices
+from tests.devices.in_child import in_child, on_virtual_devices, run_script
 
 
 def _names() -> dict[str, Any]:
@@ -29,7 +29,8 @@ def _names() -> dict[str, Any]:
             c10d.default_pg_nccl_timeout,
             torch_constants.default_pg_nccl_timeout,
         ],
-        "version": torch.cuda.nccl.version,
+        "available for tensors": torch.cuda.nccl.is_available,
+        "hooks": torch.nn.parallel.DistributedDataParallel._check_comm_hook,
         "hash": getattr(native, "_hash_tensors", None),
         "maker": c10d._new_process_group_helper,
         "factory": _dist2._BACKENDS["nccl"],
@@ -101,3 +102,19 @@ def test_real_gpus_are_left_to_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_three_backends_can_be_stood_in_for() -> None:
     with pytest.raises(UsageError, match='"ucc"; give one of gloo, mpi, nccl'):
         phalanx.stand_in_for("ucc")  # type: ignore[arg-type]
+
+
+@on_virtual_devices(1, face="cuda")
+def test_the_version_is_the_same_with_and_without() -> None:
+    version = torch.cuda.nccl.version()
+    with phalanx.stand_in_for("nccl"):
+        assert torch.cuda.nccl.version() == version == dist.ProcessGroupNCCL.get_build_nccl_version()
+
+
+@pytest.mark.slow
+def test_the_variable_that_cannot_be_served_is_named_last() -> None:
+    ended = run_script("import torch", PHALANX_STAND_IN="nccl")
+    *_, told, advice = ended.stderr.splitlines()
+    assert told.endswith("PHALANX_STAND_IN=nccl: phalanx stands in for NCCL on virtual GPUs only, and there are none")
+    assert "or set PHALANX_VIRTUAL_GPUS=8" in advice
+    assert ended.returncode == 1

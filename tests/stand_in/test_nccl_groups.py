@@ -61,12 +61,23 @@ def test_futures_are_ready(nccl: torch.device) -> None:
 @pytest.mark.ranks(2)
 def test_memory_of_what_is_done_is_given_back(nccl: torch.device) -> None:
     dist.all_reduce(torch.ones(1, device=nccl))
+    before = torch.cuda.memory_allocated()
     for _ in range(20):
         dist.all_reduce(torch.ones(1, device=nccl), async_op=True).wait()
-    before = torch.cuda.memory_allocated()
-    for _ in range(100):
-        dist.all_reduce(torch.ones(1, device=nccl), async_op=True).wait()
     assert torch.cuda.memory_allocated() == before
+    kept = [dist.all_reduce(torch.ones(1000, device=nccl), async_op=True) for _ in range(20)]
+    torch.cuda.synchronize()
+    assert kept[0].result()[0].tolist() == [2.0] * 1000
+    kept.clear()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(1000, device=nccl), async_op=True)
+    torch.cuda.synchronize()
+    with phalanx.devices.no_leaks("a message"):
+        one, other = torch.ones(3, device=nccl), torch.empty(3, device=nccl)
+        peer = 1 - dist.get_rank()
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, one, peer), dist.P2POp(dist.irecv, other, peer)]):
+            work.wait()
+        del one, other, work
 
 
 @pytest.mark.ranks(2)
@@ -187,3 +198,58 @@ def test_dist2_makes_the_stand_in(gpus: int, rank: int) -> None:
         if half is not None:
             assert half._get_backend(device).options._timeout == timedelta(seconds=30)
         group.shutdown()
+
+
+@pytest.mark.ranks(2)
+def test_whole_numbers_are_averaged_towards_zero(nccl: torch.device, rank: int) -> None:
+    average = dist.ReduceOp.AVG
+    for dtype in (torch.int8, torch.int32, torch.int64):
+        value = torch.tensor([3, -3, 4, rank], device=nccl, dtype=dtype)
+        dist.all_reduce(value, op=average)
+        assert value.tolist() == [3, -3, 4, 0]
+        value = torch.tensor([2 * rank - 5, 2], device=nccl, dtype=dtype)
+        dist.all_reduce(value, op=average, async_op=True).wait()
+        assert value.tolist() == [-4, 2]
+    value = torch.tensor([rank * 3 - 4], device=nccl)
+    dist.reduce(value, 0, op=average)
+    assert value.tolist() == ([-2] if rank == 0 else [-1])
+    shard = torch.empty(1, dtype=torch.int64, device=nccl)
+    dist.group.WORLD._reduce_scatter_base(
+        shard, torch.tensor([rank, 3 + rank], device=nccl), dist.ReduceScatterOptions()
+    ).wait()
+    assert shard.tolist() == [1 if rank == 0 else 7]
+    with dist._coalescing_manager(device=nccl):
+        values = [torch.tensor([2 * rank + number], device=nccl) for number in range(2)]
+        for value in values:
+            dist.all_reduce(value, op=average)
+    assert [value.item() for value in values] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:barrier")
+@pytest.mark.ranks(2)
+def test_a_barrier_guesses_a_device_by_rank_as_torch_does(gpus: int) -> None:
+    with phalanx.stand_in_for("nccl"):
+        dist.init_process_group("nccl")
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+            dist.barrier(device_ids=[99])
+        dist.barrier()  # nobody has called set_device() yet
+        with pytest.raises(dist.DistBackendError, match="Duplicate GPU detected"):
+            dist.all_reduce(torch.ones(1, device="cuda"))
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:barrier")
+@pytest.mark.ranks(2)
+def test_a_barrier_needs_as_many_devices_as_ranks() -> None:
+    phalanx.virtual_devices(1, face="cuda")
+    with phalanx.stand_in_for("nccl"):
+        dist.init_process_group("nccl")
+        with pytest.raises(dist.DistBackendError, match="Duplicate GPU detected"):
+            dist.barrier()
+        dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_a_monitored_barrier_is_refused(nccl: torch.device) -> None:
+    with pytest.raises(ValueError, match="monitored_barrier is only implemented for GLOO backend"):
+        dist.monitored_barrier()

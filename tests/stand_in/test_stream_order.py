@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import phalanx
-from phalanx.collectives import Work
 from phalanx.errors import RaceError
 from phalanx.groups import stream_order
+from phalanx.groups.stream_order import PendingOperation
 from phalanx.torch_backend.untyped import dist
 
 
@@ -32,8 +32,14 @@ class _Diary:
     def wait(self, ticket: object) -> None:
         self.entries.append(("waited", ticket))
 
-    def started(self, work: Work) -> None:
+    def started(self, operation: PendingOperation) -> None:
         self.entries.append("pending")
+
+    def raise_failure(self, *, is_last: bool = False) -> None:
+        pass
+
+    def take_failure(self) -> None:
+        pass
 
 
 @pytest.mark.ranks(2)
@@ -108,3 +114,36 @@ def test_the_profiler_learns_sizes_and_ranks(nccl: torch.device) -> None:
     names = [event.name for event in profile.events() or ()]
     assert names.count("record_param_comms") == 2  # the collective, and the wait for it
     assert "nccl:all_reduce" in names
+
+
+@pytest.mark.ranks(2, gpus="virtual", races="raise")
+def test_who_has_seen_the_end_may_use_the_result(process_group: Any, device: torch.device) -> None:
+    for name in ("is_completed", "is_success"):
+        value = torch.ones(8, device=device)
+        work = dist.all_reduce(value, async_op=True)
+        while not getattr(work, name)():
+            pass
+        assert float(value.sum()) == 16.0
+
+
+@pytest.mark.ranks(2, gpus="virtual", races="raise")
+def test_a_barrier_holds_the_host(process_group: Any, device: torch.device) -> None:
+    for is_async in (False, True):
+        there, here = torch.ones(4096, device=device), torch.empty(4096, pin_memory=True)
+        here.copy_(there, non_blocking=True)
+        work = dist.barrier(async_op=is_async, device_ids=[device.index])
+        if work is not None:
+            work.wait()
+        assert float(here.sum()) == 4096.0
+        torch.cuda.synchronize()
+
+
+@pytest.mark.ranks(2)
+def test_groups_are_told_apart_by_running_numbers(nccl: torch.device) -> None:
+    groups = [dist.new_group() for _ in range(3)]
+    stream_order.orders("cuda", diary := _Diary())
+    for group in groups:
+        dist.all_reduce(torch.ones(1, device=nccl), group=group)
+    lanes = [lane for _, lane in diary.operations]
+    assert lanes == [lanes[0], lanes[0] + 1, lanes[0] + 2]
+    assert lanes[0] < 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from phalanx.torch_backend.untyped import dist
 
@@ -81,3 +82,27 @@ def test_a_hook_that_compresses_runs_in_order(nccl: torch.device, rank: int) -> 
     assert isinstance(total, torch.Tensor)
     dist.all_gather(sums, total.reshape(1))
     assert torch.equal(sums[0], sums[1])
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_ddp_takes_the_hook_for_bfloat16(nccl: torch.device, rank: int) -> None:
+    model = nn.parallel.DistributedDataParallel(_model().to(nccl), device_ids=[rank])
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    inputs, targets = (whole[: 2 * _RANKS].chunk(2)[rank].to(nccl) for whole in _batch(0))
+    nn.functional.mse_loss(model(inputs), targets).backward()
+    alone = _model()
+    nn.functional.mse_loss(alone(_batch(0)[0][: 2 * _RANKS]), _batch(0)[1][: 2 * _RANKS]).backward()
+    for parameter, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad.cpu(), expected.grad, rtol=0.05, atol=0.01)
+
+
+@pytest.mark.ranks(2)
+def test_other_hooks_are_checked_as_ever(nccl: torch.device, rank: int) -> None:
+    def bf16_compress_hook(state: object, bucket: int) -> None:
+        """Have the name, and the wrong annotation."""
+
+    model = nn.parallel.DistributedDataParallel(_model().to(nccl), device_ids=[rank])
+    with pytest.raises(ValueError, match="bucket annotation should be"):
+        model.register_comm_hook(None, bf16_compress_hook)

@@ -155,3 +155,14 @@ def test_a_device_of_another_kind_is_still_refused() -> None:
     with pytest.raises(RuntimeError):
         dist.all_reduce(torch.ones(1, device="meta"))
     dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_synchronizing_tells_of_a_collective_that_failed(rank: int) -> None:
+    phalanx.virtual_devices(2)
+    torch.accelerator.set_device_index(rank)
+    dist.init_process_group("phalanx")
+    dist.all_reduce(torch.ones(4 + rank, device="virtual"), async_op=True)
+    with pytest.raises(phalanx.MismatchError, match="ranks disagree on shape"):
+        torch.virtual.synchronize()  # type: ignore[attr-defined]
+    dist.destroy_process_group()

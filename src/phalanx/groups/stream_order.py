@@ -11,9 +11,23 @@ from typing import Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.collectives import Work
-
 _BACKEND = "phalanx"
+
+
+class PendingOperation(Protocol):
+    """An operation under way that those who synchronize its device wait for. Threads may share it."""
+
+    def done(self) -> bool:
+        """Tell whether it has ended, well or not."""
+
+    def settle(self) -> None:
+        """Block until it has ended, well or not."""
+
+    def untold(self) -> BaseException | None:
+        """Return why it failed, if nobody has told the program. Does not wait."""
+
+    def tell(self) -> None:
+        """Note that the program has been told."""
 
 
 class StreamOrder(Protocol):
@@ -30,8 +44,21 @@ class StreamOrder(Protocol):
     def wait(self, ticket: object) -> None:
         """Put the current stream behind the operation, which is over."""
 
-    def started(self, work: Work) -> None:
+    def started(self, operation: PendingOperation) -> None:
         """Note an operation under way: synchronizing its device waits for it."""
+
+    def raise_failure(self, *, is_last: bool = False) -> None:
+        """Raise why an operation failed that was waited for by synchronizing alone.
+
+        Args:
+            is_last: Whether those count too that nobody has waited for, because nobody will.
+
+        Raises:
+            BaseException: The first such failure; the program has been told then.
+        """
+
+    def take_failure(self) -> BaseException | None:
+        """Return the first failure that the program has not been told of, and count it as told."""
 
 
 # By device type. Written by orders() alone; every operation looks whether it is empty, so it is no function.

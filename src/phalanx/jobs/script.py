@@ -53,7 +53,7 @@ def be_zygote(descriptor: int, preloaded: Sequence[str]) -> None:
     """Be the process that the ranks of a job are forked from."""
     try:
         zygote.main(descriptor, _prepare, preloaded=preloaded, is_guardian=True)
-    except Exception as error:  # torch wraps what the set-up of virtual GPUs raises
+    except BaseException as error:  # `import torch` wraps what the set-up of virtual GPUs raises
         refusal = _find_refusal(error)
         if refusal is None:
             raise

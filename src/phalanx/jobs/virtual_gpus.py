@@ -74,13 +74,16 @@ def _check(environment: Mapping[str, str], options: GpuOptions) -> None:
 
 
 def describe_virtual_gpus(environment: Mapping[str, str], num_ranks: int) -> str:
-    """Say in a line what ranks take for GPUs, and who serves NCCL; empty when there are no virtual GPUs."""
+    """Say in a line what ranks will take for GPUs, and who serves NCCL; empty when there are no virtual GPUs.
+
+    It is told while they are set up, which may be refused yet.
+    """
     num_gpus = virtual_gpus(environment)
     if not num_gpus:
         return ""
     names = [{"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI"}[name] for name in stood_in_for(environment)]
     what = "1 virtual GPU" if num_gpus == 1 else f"{num_gpus} virtual GPUs"
-    parts = [f"{what} of {virtual_memory(environment)} on the CPU"]
+    parts = [f"setting up {what} of {virtual_memory(environment)} on the CPU"]
     if names:
         parts.append(f"phalanx stands in for {' and '.join(names)}")
     if "nccl" in stood_in_for(environment) and num_gpus < num_ranks:

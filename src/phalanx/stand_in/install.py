@@ -15,11 +15,12 @@ import torch.distributed.constants as torch_constants
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
 from phalanx.stand_in import making, nccl_options
+from phalanx.stand_in.comm_hooks import allow_bfloat16
 from phalanx.stand_in.dist2 import replace_factory
 from phalanx.stand_in.gloo import GlooStandIn
 from phalanx.stand_in.mpi import MpiStandIn
 from phalanx.stand_in.names import ReplacedNames
-from phalanx.stand_in.nccl import VERSION, NcclStandIn
+from phalanx.stand_in.nccl import NcclStandIn
 from phalanx.torch_backend.untyped import c10d, dist, native
 
 BackendName = Literal["nccl", "gloo", "mpi"]
@@ -87,7 +88,8 @@ def _check_gpus() -> None:
         )
     raise UsageError(
         "phalanx stands in for NCCL on virtual GPUs only, and there are none\n"
-        '  do       call phalanx.virtual_devices(8, face="cuda") first, or start with phalanx run --virtual-gpus 8'
+        '  do       call phalanx.virtual_devices(8, face="cuda") first, start with phalanx run --virtual-gpus 8, '
+        "or set PHALANX_VIRTUAL_GPUS=8"
     )
 
 
@@ -139,8 +141,8 @@ def _install_nccl(names: ReplacedNames) -> None:
     for module in (torch_constants, c10d):
         names.attribute(module, "default_pg_nccl_timeout", nccl_options.DEFAULT_TIMEOUT)
     names.attribute(native, "_hash_tensors", _hash_tensors)
-    names.attribute(torch.cuda.nccl, "version", lambda: VERSION)
     names.attribute(torch.cuda.nccl, "is_available", lambda tensors: all(t.is_cuda for t in tensors))
+    allow_bfloat16(names)
 
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from phalanx.devices.cuda_face.nccl import VERSION
+from phalanx.devices.cuda_face.ordinals import checked
 from phalanx.errors import UsageError
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.stand_in.group import StandInGroup, join_ranks
+from phalanx.stand_in.integer_average import averaging, is_integer_average
 from phalanx.stand_in.nccl_options import NcclConfig, NcclOptions
 from phalanx.stand_in.nccl_rules import NcclRules
 from phalanx.stand_in.one_rank_per_device import OneRankPerDevice
 from phalanx.stand_in.param_comms import ParamComms
+from phalanx.torch_backend.call_options import CallOptions
+from phalanx.torch_backend.device_work import DeviceWork
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import Store, dist
+from phalanx.torch_backend.work import FinishedWork
 
-VERSION = (2, 29, 3)  # what torch 2.13 for GPUs comes with
 _uids = itertools.count()
+
+
+class _Host:
+    """The host, which waits for the current stream of a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def wait(self) -> None:
+        """Wait."""
+        torch.cuda.current_stream(self._device).synchronize()
 
 
 class NcclStandIn(StandInGroup):
@@ -72,11 +89,63 @@ class NcclStandIn(StandInGroup):
         self._devices.bind(chosen)
 
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
-        """Wait until every rank is here; those who name a device must each have their own."""
+        """Wait until every rank is here. As NCCL's, it takes a device, and holds the host until its stream is done.
+
+        Raises:
+            torch.AcceleratorError: There is no such device.
+            DistBackendError: Another rank uses it.
+        """
+        device = self._known_device(opts)
+        if device is None:
+            device = self._guess_device()
+        else:
+            self._devices.check(device, "barrier")
+        work = super().barrier(opts, timeout=timeout)
+        if isinstance(work, DeviceWork):
+            work.also_orders(_Host(device))
+        else:
+            _Host(device).wait()
+        return work
+
+    def _known_device(self, opts: Any) -> torch.device | None:
         named = [] if opts is None else list(opts.device_ids)
         if named:
-            self._devices.check(torch.device("cuda", named[0]), "barrier")
-        return super().barrier(opts, timeout=timeout)
+            return torch.device("cuda", checked(named[0], torch.cuda.device_count()))
+        if self.bound_device_id is not None:
+            return torch.device(self.bound_device_id)
+        return self._devices.first_used
+
+    def _guess_device(self) -> torch.device:
+        """Return what torch takes when nothing is known: by the rank in the world. That is no use of the device yet."""
+        num_devices = torch.cuda.device_count()
+        ranks = self._group.ranks
+        device = torch.device("cuda", ranks[self.rank()] % num_devices)
+        if len({rank % num_devices for rank in ranks}) < len(ranks):
+            self._devices.check(device, "barrier")
+        return device
+
+    # -- reductions
+
+    def _launch(
+        self,
+        event: str,
+        shown: Sequence[Tensor],
+        result: list[Any],
+        options: CallOptions,
+        call: Callable[..., Any],
+        *args: Any,
+    ) -> FinishedWork:
+        if is_integer_average(options, shown):
+            results = [] if event == "reduce" and options.root != self.rank() else result
+            call = averaging(call, self.size(), results)
+        return super()._launch(event, shown, result, options, call, *args)
+
+    def _launch_each(
+        self, event: str, result: list[Any], options: CallOptions, calls: Sequence[tuple[Any, ...]]
+    ) -> FinishedWork:
+        if is_integer_average(options, [output for output in result if isinstance(output, Tensor)]):
+            calls = [(averaging(call, self.size(), [args[0]]), *args) for call, *args in calls]
+        return super()._launch_each(event, result, options, calls)
 
     def _is_initialized(self) -> bool:
         return self._devices.is_any_used

@@ -28,6 +28,11 @@ class OneRankPerDevice:
         """Whether this rank has used a device."""
         return bool(self._used)
 
+    @property
+    def first_used(self) -> torch.device | None:
+        """The device that this rank used first."""
+        return torch.device("cuda", self._used[0]) if self._used else None
+
     def bind(self, device: torch.device) -> None:
         """Keep to one device, and compare it with the others' at once. All ranks must do so.
 

@@ -5,62 +5,31 @@ The host waits for the data; then the current stream takes its place behind the 
 
 from __future__ import annotations
 
-from collections import deque
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from phalanx.collectives import Work
-from phalanx.errors import PhalanxError
 from phalanx.groups.stream_order import StreamOrder
 from phalanx.torch_backend.completion import Completer
 from phalanx.torch_backend.effects import Effects
 from phalanx.torch_backend.future import ready_future
-from phalanx.torch_backend.profiling import CommsRecorder, is_enabled
-from phalanx.torch_backend.rules import Rules, translated
+from phalanx.torch_backend.habits import Habits
+from phalanx.torch_backend.outcome import Outcome
+from phalanx.torch_backend.profiling import is_enabled
 from phalanx.torch_backend.work import PendingWork
 
 _NO_TIMEOUT = timedelta(0)
-_MANY, _FEW = 512, 8
 
 
-class RecentWorks:
-    """Keeps works alive that only C++ holds: it would find their Python half gone.
+class Waitable(Protocol):
+    """What is ordered behind an operation once that is over."""
 
-    They hold memory of a device, so one that has been waited for stays a little while only. One thread at a time.
-    """
-
-    def __init__(self) -> None:
-        self._pending: deque[object] = deque(maxlen=_MANY)
-        self._waited_for: deque[object] = deque(maxlen=_FEW)
-
-    def add(self, work: object) -> None:
-        """Keep a work that has started."""
-        self._pending.append(work)
-
-    def is_waited_for(self, work: object) -> None:
-        """Keep it no longer than whoever has waited for it needs to ask for its result."""
-        if work in self._pending:
-            self._pending.remove(work)
-            self._waited_for.append(work)
-
-
-@dataclass
-class Habits:
-    """How a group goes about operations on devices.
-
-    Attributes:
-        rules: What it refuses.
-        comms: Who describes its operations to the profiler.
-        recent: Works that are kept alive.
-    """
-
-    rules: Rules | None = None
-    comms: CommsRecorder | None = None
-    recent: RecentWorks = field(default_factory=RecentWorks)
+    def wait(self) -> None:
+        """Put it there."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +62,24 @@ class DeviceWork(PendingWork):
 
     def __init__(
         self,
-        work: Work,
+        outcome: Outcome,
         result: list[Any],
         completer: Completer,
-        tickets: Sequence[Ticket],
+        tickets: Sequence[Waitable],
         habits: Habits,
     ) -> None:
-        super().__init__(work, result, completer)
+        super().__init__(outcome, result, completer)
+        self._outcome = outcome
         self._tickets = list(tickets)
         self._habits = habits
+
+    def also_orders(self, ticket: Waitable) -> None:
+        """Have one more thing ordered behind it by those who wait."""
+        self._tickets.append(ticket)
+
+    def let_go(self) -> None:
+        """Forget the tensors."""
+        self._result = []
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Block until it is done; what the current stream does next comes after it.
@@ -112,17 +90,31 @@ class DeviceWork(PendingWork):
         comms = self._habits.comms
         if comms is not None and is_enabled():
             comms.end(comms.begin("wait", [], [], 0))
-        return self._wait_in_order(timeout)
+        return self._wait_in_order(timeout, by_python=_is_called_from_python("wait"))
 
-    def _wait_in_order(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        try:
-            super().wait(timeout)
-        except PhalanxError as error:
-            raise translated(error, self._habits.rules) from error.__cause__
+    def _wait_in_order(self, timeout: timedelta = _NO_TIMEOUT, *, by_python: bool) -> bool:
+        super().wait(timeout)
+        self._order()
+        self._habits.recent.is_waited_for(self._outcome, by_python=by_python)
+        return True
+
+    def _order(self) -> None:
         for ticket in self._tickets:
             ticket.wait()
-        self._habits.recent.is_waited_for(self)
-        return True
+
+    def is_completed(self) -> bool:
+        """Tell whether it has ended, well or not. Who has seen that it has may rely on it, as on an event's query()."""
+        is_over = super().is_completed()
+        if is_over:
+            self._order()
+        return is_over
+
+    def is_success(self) -> bool:
+        """Tell whether it has ended well, in the same way."""
+        is_well = super().is_success()
+        if is_well:
+            self._order()
+        return is_well
 
     def block_current_stream(self) -> None:
         """Wait: work of virtual devices runs when it is called."""
@@ -135,6 +127,15 @@ class DeviceWork(PendingWork):
             PhalanxError: The operation has failed.
         """
         if self._future is None:
-            self._wait_in_order()
+            self._wait_in_order(by_python=_is_called_from_python("get_future"))
             self._future = ready_future(self._result)
         return self._future
+
+
+def _is_called_from_python(name: str) -> bool:
+    """Tell whether Python code called the method that asks: then the calling frame names it."""
+    try:
+        caller = sys._getframe(2)
+    except ValueError:
+        return False  # a thread of C++
+    return name in caller.f_code.co_names

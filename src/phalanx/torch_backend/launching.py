@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,15 +25,20 @@ from phalanx.groups.stream_order import StreamOrder, registered
 from phalanx.torch_backend import naming, profiling, sparse, versions
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.completion import Completer
-from phalanx.torch_backend.device_work import DeviceWork, Habits, Ticket
+from phalanx.torch_backend.device_work import DeviceWork, Ticket
 from phalanx.torch_backend.effects import Effects
+from phalanx.torch_backend.habits import Habits
+from phalanx.torch_backend.lending import Loan
 from phalanx.torch_backend.other_devices import OtherDevices
+from phalanx.torch_backend.outcome import Outcome
 from phalanx.torch_backend.rules import translated
 from phalanx.torch_backend.untyped import Store
 from phalanx.torch_backend.work import FinishedWork, PendingWork
 
 _RECENT_WORKS = 512
 _SMALL_BYTES = 4096
+_log = logging.getLogger("phalanx")
+_lanes = itertools.count()  # tells the groups of a process apart, in the order in which they were made
 
 
 class _Coalescing(threading.local):
@@ -62,7 +70,7 @@ class LaunchingGroup(naming.NamedGroup):
         self._event_completer = Completer("phalanx-events", cancel)  # apart: a future must not wait for a late message
         self._others = OtherDevices(self, store, device_types or ("cpu", *stream_order.device_types()))
         self._coalescing = _Coalescing()
-        self._lane = id(self) >> 4  # tells groups apart; addresses are multiples of 16
+        self._lane = next(_lanes)
         self._num_calls = 0
         # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
         # ones: they stay for a while.
@@ -83,6 +91,7 @@ class LaunchingGroup(naming.NamedGroup):
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         if registered and (order := self._order_for(shown)) is not None:
+            order.raise_failure()
             effects = Effects(event, shown, result, options.root == self._rank_of_self)
             return self._launch_on_device(Ticket.draw(order, effects, self._lane), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
@@ -101,22 +110,24 @@ class LaunchingGroup(naming.NamedGroup):
             try:
                 source = call(*args, timeout_s=options.timeout_s)
             except PhalanxError as error:
+                self._habits.telling.told()
                 raise translated(error, self._habits.rules) from error.__cause__
             ticket.wait()
             return FinishedWork(effects.result, -1 if source is None else source)
+        loan = Loan(args)
         with self._record(*effects[:3]) as recording:
-            native = call(*args, timeout_s=options.timeout_s, async_op=True)
+            native = call(*loan.arguments, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
-        return self._keep_on_device(native, effects.result, ticket)
+        return self._keep_on_device(Outcome(native, self._habits, [loan]), effects.result, ticket)
 
-    def _keep_on_device(self, native: Work, result: list[Any], ticket: Ticket) -> FinishedWork:
-        ticket.order.started(native)
+    def _keep_on_device(self, outcome: Outcome, result: list[Any], ticket: Ticket) -> FinishedWork:
+        ticket.order.started(outcome)
         if self._coalescing.works is not None:
-            self._coalescing.works.append(native)
+            self._coalescing.works.append(outcome)
             self._coalescing.tickets.append(ticket)
-        work = DeviceWork(native, result, self._completer, [ticket], self._habits)
+        work = DeviceWork(outcome, result, self._completer, [ticket], self._habits)
         if _is_small(result):
-            self._habits.recent.add(work)
+            self._habits.recent.add(outcome, work)
         return work
 
     def _order_for(self, tensors: Sequence[Tensor]) -> StreamOrder | None:
@@ -138,12 +149,21 @@ class LaunchingGroup(naming.NamedGroup):
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         order = self._order_for(shown) if registered else None
+        if order is not None:
+            order.raise_failure()
         ticket = None if order is None else Ticket.draw(order, Effects(event, shown, result), self._lane)
+        loans = [] if ticket is None else [Loan(args) for _, *args in calls]
+        given = [args for _, *args in calls] if ticket is None else [loan.arguments for loan in loans]
         with self._record(event, shown, result) as recording:
-            natives = [call(*args, timeout_s=options.timeout_s, async_op=True) for call, *args in calls]
+            natives = [
+                call(*args, timeout_s=options.timeout_s, async_op=True)
+                for (call, *_), args in zip(calls, given, strict=True)
+            ]
         combined = CombinedWork(natives)
         self._finish_later(recording, combined)
-        return self._keep(combined, result) if ticket is None else self._keep_on_device(combined, result, ticket)
+        if ticket is None:
+            return self._keep(combined, result)
+        return self._keep_on_device(Outcome(combined, self._habits, loans), result, ticket)
 
     def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
         self._num_calls += 1
@@ -188,7 +208,8 @@ class LaunchingGroup(naming.NamedGroup):
         if works is None:
             raise UsageError("coalescing has not begun")
         if tickets:
-            return DeviceWork(CombinedWork(works), [], self._completer, tickets, self._habits)
+            outcome = Outcome(CombinedWork(works), self._habits)
+            return DeviceWork(outcome, [], self._completer, tickets, self._habits)
         return PendingWork(CombinedWork(works), [], self._completer)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -203,14 +224,32 @@ class LaunchingGroup(naming.NamedGroup):
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Wait for operations under way, then leave."""
-        self._others.shutdown()
-        self._group.close()
-        self._completer.stop()
-        self._event_completer.stop()
+        """Wait for operations under way, then leave.
+
+        Raises:
+            PhalanxError: One on a device has failed, and the program has not been told.
+        """
+        try:
+            self._others.shutdown()
+        finally:
+            self._group.close()
+            self._completer.stop()
+            self._event_completer.stop()
+            self._habits.recent.all_are_over()
+        if registered:
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        """Raise what the program does not know yet; beside an exception that it has, log it."""
+        for order in registered.values():
+            if sys.exc_info()[1] is None:
+                order.raise_failure(is_last=True)
+            elif (error := order.take_failure()) is not None:
+                _log.error("an operation had failed before process group %s ended: %s", self.group_name, error)
 
     def abort(self) -> None:
         """Break the group: whoever waits in it, here or elsewhere, gets an error at once."""
+        self._habits.telling.told()
         self._others.abort()
         try:
             self._group.abort("abort() was called on the process group")
@@ -218,6 +257,7 @@ class LaunchingGroup(naming.NamedGroup):
             return
         self._completer.stop()
         self._event_completer.stop()
+        self._habits.recent.all_are_over()
 
     @property
     def options(self) -> naming.Options:

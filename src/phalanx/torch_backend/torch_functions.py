@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from phalanx.groups import stream_order
+from phalanx.torch_backend.autoload import NAME
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import c10d, dist, library
 
@@ -58,7 +59,7 @@ def _monitored_barrier(
     wait_all_ranks: bool = False,
 ) -> None:
     own = _own(group)
-    if own is None:
+    if own is None or own.name() != NAME:  # a stand-in refuses what torch refuses
         original(group, timeout, wait_all_ranks)
         return
     limit = timeout if isinstance(timeout, timedelta) or timeout is None else timedelta(seconds=timeout)

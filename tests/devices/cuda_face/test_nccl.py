@@ -42,9 +42,9 @@ def test_broadcast_gather_and_scatter_move_data() -> None:
 
 
 @on_virtual_devices(1, face="cuda")
-def test_the_version_says_whose_it_is() -> None:
+def test_the_version_is_one_that_programs_can_compare() -> None:
+    assert len(nccl.version()) == 3
     assert nccl.version() >= (2, 10)
-    assert nccl.version()[-1] == "phalanx"
     with pytest.raises(UsageError, match="init_process_group"):
         nccl.unique_id()
 

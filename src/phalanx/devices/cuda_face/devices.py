@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.devices.cuda_face.names import Names
 from phalanx.devices.cuda_face.ordinals import checked
+from phalanx.devices.stream_order import raise_failure
 
 if TYPE_CHECKING:
     from phalanx.devices.library import Library
@@ -32,6 +33,11 @@ def names(library: Library) -> Names:
 
     def synchronize() -> None:
         library.synchronize(library.current_device())
+        raise_failure("cuda")
+
+    def synchronize_accelerator(index: int) -> None:
+        library.synchronize(checked(index, num_devices))
+        raise_failure("cuda")
 
     def sleep(cycles: int) -> None:
         library.sleep(cycles / _CYCLES_PER_S)
@@ -54,6 +60,7 @@ def names(library: Library) -> Names:
         "torch._C._cuda_maybeExchangeDevice": maybe_exchange_device,
         "torch._C._cuda_hasPrimaryContext": lambda index: checked(index, num_devices) >= 0,
         "torch._C._cuda_synchronize": synchronize,
+        "torch._C._accelerator_synchronizeDevice": synchronize_accelerator,
         "torch._C._cuda_sleep": sleep,
         "torch._C._cuda_canDeviceAccessPeer": can_access_peer,
         "torch._C._cuda_ipc_collect": _nothing,

@@ -15,7 +15,7 @@ from phalanx.devices.cuda_face.refusals import refusal
 
 Tensors = Sequence[torch.Tensor]
 
-_VERSION = (2, 27, 5)
+VERSION = (2, 29, 3)  # what torch 2.13 for GPUs comes with
 _COMBINE: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
     torch.add,
     torch.mul,
@@ -32,10 +32,10 @@ _no_communicators = refusal(
 
 def names() -> Names:
     """Return the functions behind torch.cuda.nccl."""
-    major, minor, patch = _VERSION
+    major, minor, patch = VERSION
     return {
         "torch._C._nccl_version": lambda: major << 32 | minor << 16 | patch,
-        "torch._C._nccl_version_suffix": lambda: b"phalanx",
+        "torch._C._nccl_version_suffix": lambda: b"",
         "torch._C._nccl_unique_id": _no_communicators,
         "torch._C._nccl_init_rank": _no_communicators,
         "torch._C._nccl_all_reduce": _all_reduce,

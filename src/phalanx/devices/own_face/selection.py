@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from phalanx.devices.own_face.indices import DEVICE_TYPE, AnyDevice, Indices, current_index, index_named
+from phalanx.devices.stream_order import raise_failure
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,13 @@ class Selection:
         return before
 
     def synchronize(self, device: AnyDevice = None) -> None:
-        """Wait until all work of a device is done."""
+        """Wait until all work of a device is done.
+
+        Raises:
+            PhalanxError: A collective on it has failed.
+        """
         torch.accelerator.synchronize(self._indices.of(device))
+        raise_failure("virtual")
 
     def get_device_properties(self, device: AnyDevice = None) -> VirtualDeviceProperties:
         """Return name and size of a device."""

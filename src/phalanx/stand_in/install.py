@@ -25,6 +25,8 @@ from phalanx.torch_backend.untyped import c10d, dist, native
 
 BackendName = Literal["nccl", "gloo", "mpi"]
 _CLASSES: dict[str, Any] = {"nccl": NcclStandIn, "gloo": GlooStandIn, "mpi": MpiStandIn}
+# What "nccl" may mean in torch 2.15.
+_NEWER_NCCL_CLASSES = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 _CLASS_NAMES = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo", "mpi": "ProcessGroupMPI"}
 _AVAILABLE = {"nccl": "_NCCL_AVAILABLE", "gloo": "_GLOO_AVAILABLE", "mpi": "_MPI_AVAILABLE"}
 
@@ -137,6 +139,10 @@ def _install(backend: str) -> ReplacedNames:
 
 
 def _install_nccl(names: ReplacedNames) -> None:
+    for class_name in _NEWER_NCCL_CLASSES:
+        for module in (c10d, dist, native):
+            if hasattr(module, class_name):
+                names.attribute(module, class_name, _CLASSES["nccl"])
     names.attribute(native, "_DEFAULT_PG_NCCL_TIMEOUT", nccl_options.DEFAULT_TIMEOUT)
     for module in (torch_constants, c10d):
         names.attribute(module, "default_pg_nccl_timeout", nccl_options.DEFAULT_TIMEOUT)

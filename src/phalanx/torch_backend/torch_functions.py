@@ -29,6 +29,8 @@ def teach_torch() -> None:
         if not _libraries:
             _teach("monitored_barrier", _monitored_barrier)
             _teach("_set_pg_timeout", _set_pg_timeout)
+            if hasattr(c10d, "_maybe_attach_flight_recorder"):  # torch 2.15
+                _teach("_maybe_attach_flight_recorder", _maybe_attach_flight_recorder)
         for key in (_KEYS[kind] for kind in ("cpu", *stream_order.device_types())):
             if key not in _libraries:
                 _libraries[key] = _teach_functional_ops(key)
@@ -72,6 +74,12 @@ def _set_pg_timeout(original: Callable[..., Any], timeout: timedelta, group: Any
         original(timeout, group)
     else:
         own.set_timeout(timeout)
+
+
+def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *args: Any) -> None:
+    """torch's recorder hooks into C++ backends; our groups have none, and keep a record of their own."""
+    if not isinstance(group, PhalanxProcessGroup):
+        original(group, *args)
 
 
 def _teach_functional_ops(key: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+_INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve `phalanx`, with the arguments of this process if none are given."""
@@ -13,7 +15,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from phalanx.jobs.early_zygote import start_early
 
         start_early(given[1:])
-    from phalanx.cli.main import main as commands
+    try:
+        from phalanx.cli.main import main as commands
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)  # before there is anybody to end a job in order
 
     commands(args=given, prog_name="phalanx")
 

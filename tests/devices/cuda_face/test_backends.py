@@ -7,8 +7,9 @@ from tests.devices.in_child import on_virtual_devices
 
 
 @on_virtual_devices(2, face="cuda")
-def test_settings_are_remembered() -> None:
+def test_settings_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     backends = torch.backends
+    monkeypatch.setattr(backends, "__allow_nonbracketed_mutation_flag", True)  # importing torch's tests forbids it
     backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = backends.cudnn.benchmark = True
     backends.cudnn.deterministic = True
     torch.set_float32_matmul_precision("high")

@@ -1,4 +1,4 @@
-"""The fault matrix: a slice of it, all of it, and that a cell does not pass by accident."""
+"""The fault matrix: a slice of it, half of it, and that a cell does not pass by accident."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_every_survivor_names_the_culprit(names: tuple[str, str, str, str]) -> N
 
 
 @pytest.mark.slow
-def test_every_survivor_names_the_culprit_in_the_whole_matrix() -> None:
-    """Through torch's door in the small form only: underneath is the same engine."""
-    cells = [*list_cells(doors=["phalanx"]), *list_cells(doors=["torch"], forms=["small"])]
+def test_every_survivor_names_the_culprit_of_every_fault_in_a_small_operation() -> None:
+    """Through torch's door every fourth: underneath is the same engine. All of them, and large ones, with `make faults`."""
+    cells = [*list_cells(doors=["phalanx"], forms=["small"]), *list_cells(doors=["torch"], forms=["small"])[::4]]
     outcomes = run_cells(cells, lambda outcome, num_done: None)
     assert not [(str(outcome.cell), outcome.flaws) for outcome in outcomes if outcome.flaws]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,7 +11,8 @@ from tests.devices.in_child import on_virtual_devices
 @on_virtual_devices(2, face="cuda")
 def test_settings_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     backends = torch.backends
-    monkeypatch.setattr(backends, "__allow_nonbracketed_mutation_flag", True)  # importing torch's tests forbids it
+    frozen: Any = backends.flags_frozen  # by whoever has imported torch's own tests before
+    monkeypatch.setitem(frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
     backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = backends.cudnn.benchmark = True
     backends.cudnn.deterministic = True
     torch.set_float32_matmul_precision("high")

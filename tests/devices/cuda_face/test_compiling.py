@@ -42,15 +42,6 @@ print("gradients")
 moved = torch.compile(lambda x: (x * 2).to("cuda:1") + 1)(torch.ones(3, device="cuda:0"))
 print(moved.device, moved.tolist())
 
-doubled = torch.compile(lambda x: x.sin() * 2, mode="reduce-overhead")
-x = torch.ones(3, device="cuda:1")
-for _ in range(3):
-    torch.testing.assert_close(doubled(x), x.sin() * 2)
-print("graphs left out")
-
-torch.manual_seed(1)
-kept = torch.compile(torch.nn.functional.dropout)(torch.ones(1000, device="cuda:1"))
-assert set(kept.tolist()) == {0.0, 2.0}
 from phalanx.devices.cuda_face import replaced_names
 print("torch._inductor.config.cuda_backend" in replaced_names())
 """
@@ -63,6 +54,4 @@ def test_the_default_backend_writes_code_for_the_cpu(tmp_path: Path) -> None:
         TORCHINDUCTOR_COMPILE_THREADS="1",
         TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS="0",
     )
-    assert ended.stdout.split("\n") == ["gradients", "cuda:1 [3.0, 3.0, 3.0]", "graphs left out", "True", ""], (
-        ended.stderr
-    )
+    assert ended.stdout.split("\n") == ["gradients", "cuda:1 [3.0, 3.0, 3.0]", "True", ""], ended.stderr

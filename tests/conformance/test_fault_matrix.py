@@ -39,7 +39,7 @@ def test_every_survivor_names_the_culprit(names: tuple[str, str, str, str]) -> N
 
 @pytest.mark.slow
 def test_every_survivor_names_the_culprit_of_every_fault_in_a_small_operation() -> None:
-    """Through torch's door every fourth: underneath is the same engine. All of them, and large ones, with `make faults`."""
+    """Through torch's door every fourth: underneath is the same engine. `make faults` has all, large ones too."""
     cells = [*list_cells(doors=["phalanx"], forms=["small"]), *list_cells(doors=["torch"], forms=["small"])[::4]]
     outcomes = run_cells(cells, lambda outcome, num_done: None)
     assert not [(str(outcome.cell), outcome.flaws) for outcome in outcomes if outcome.flaws]

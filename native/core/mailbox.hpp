@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -20,14 +21,33 @@ namespace phalanx {
 
 inline constexpr int kAnySource = -1;
 
+// Messages meet only those of their own kind. A message of device memory goes in steps: a notice, then bodies and answers.
+// The journal has it once, from its notice to tell_end().
+enum class MailSpace : std::uint8_t { kProgram, kNotice, kBody, kAnswer };
+
+// Moves a transfer in the mailbox's place, by means of others.
+class Mover {
+ public:
+  // As Mailbox::wait.
+  virtual bool wait(std::int64_t deadline_ns, bool is_final) = 0;
+
+ protected:
+  ~Mover() = default;
+};
+
 // One send or receive under way.
 struct Transfer {
-  Call call;  // root holds the peer asked for
+  Call call;  // what the program did, for the journal; root holds the peer asked for
+  MailSpace space = MailSpace::kProgram;
+  bool is_sending = false;
+  DType dtype = DType::kUInt8;
   std::uint64_t tag = 0;
   MessageMark mark;  // in the journal
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<void> keep;
+  std::function<void()> on_done;  // called once, under the mailbox's lock
+  Mover* mover = nullptr;
 
   std::atomic<bool> is_done{false};
   std::optional<Trouble> trouble;  // set before is_done
@@ -37,7 +57,8 @@ struct Transfer {
   std::size_t moved = 0;           // eager: bytes sent or received
   bool is_detached = false;        // nobody may be waiting: the mailbox's own thread looks after it
 
-  bool is_send() const noexcept { return call.operation == Operation::kSend; }
+  bool is_send() const noexcept { return is_sending; }
+  bool is_journaled() const noexcept { return space == MailSpace::kProgram || space == MailSpace::kNotice; }
   int peer() const noexcept { return call.root; }
 };
 
@@ -50,6 +71,10 @@ class Mailbox {
   // `keep` lives as long as the transfer.
   std::shared_ptr<Transfer> start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
                                   std::shared_ptr<void> keep = nullptr);
+  // The same with everything above is_done filled in but the mark.
+  void start(const std::shared_ptr<Transfer>& transfer);
+  // The message that a notice began is over; `peer` had the other end.
+  void tell_end(const Transfer& notice, int peer);
   // Let it go on by itself from here.
   void detach(const std::shared_ptr<Transfer>& transfer);
   // False if it is not done by then; it goes on. With `is_final`, it is withdrawn and the trouble thrown.
@@ -58,10 +83,13 @@ class Mailbox {
   void cancel_receives();
   // Ends what is under way and stops the thread.
   void close();
+  // Up to this many bytes a send ends without a receive.
+  std::size_t eager_limit() const noexcept { return eager_limit_; }
 
  private:
   struct Unexpected {
     int source;
+    MailSpace space;
     std::uint64_t tag;
     std::uint64_t bytes;
     DType dtype;
@@ -91,7 +119,7 @@ class Mailbox {
   void begin_eager(int source, const Envelope& envelope);
   void add_part(int source, const Envelope& envelope, const std::byte* payload);
   void deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& message);
-  std::shared_ptr<Transfer> match_receive(int source, std::uint64_t tag);
+  std::shared_ptr<Transfer> match_receive(int source, MailSpace space, std::uint64_t tag);
   bool match_unexpected(const std::shared_ptr<Transfer>& receive);
   bool push_sends(int destination);
   bool push_part(Transfer& send);

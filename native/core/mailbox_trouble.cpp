@@ -14,9 +14,11 @@ constexpr auto kOrder = std::memory_order_seq_cst;
 void Mailbox::cancel_receives() {
   const std::lock_guard lock(mutex_);
   progress();
-  for (const auto& receive : receives_)
+  receives_.remove_if([&](const std::shared_ptr<Transfer>& receive) {
+    if (!receive->is_journaled()) return false;  // a further step of a message that was found
     finish(*receive, Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", false));
-  receives_.clear();
+    return true;
+  });
 }
 
 bool Mailbox::withdraw(const std::shared_ptr<Transfer>& transfer) {

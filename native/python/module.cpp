@@ -13,6 +13,7 @@
 #include "../core/endpoint.hpp"
 #include "../core/segment.hpp"
 #include "operation_methods.hpp"
+#include "rank_device.hpp"
 #include "rank_endpoint.hpp"
 
 namespace nb = nanobind;
@@ -115,7 +116,8 @@ NB_MODULE(_native, m) {
   m.def("available_memory_bytes", &available_memory_bytes);
   m.def("signal_thread", [](int pid, int thread, int number) { return syscall(SYS_tgkill, pid, thread, number) == 0; },
         "pid"_a, "thread"_a, "number"_a);
-  m.def("admit_device_type", &admit_device_type, "dlpack_type"_a);
+  m.def("admit_device_type", &admit_device_type, "dlpack_type"_a, "is_driver_memory"_a = false);
+  m.def("use_cuda", &use_cuda, "driver"_a, "compilers"_a, "cache_folder"_a, "warn"_a);
 
   nb::class_<Segment>(m, "Segment")
       .def_prop_ro("descriptor", &Segment::descriptor)
@@ -180,6 +182,7 @@ NB_MODULE(_native, m) {
       .def("_set_debugged", &RankEndpoint::set_debugged, "is_debugged"_a)
       .def_prop_ro("_debugged_rank", &RankEndpoint::debugged_rank)
       .def("_trace", &RankEndpoint::trace, "file"_a.none())
+      .def_prop_ro("_num_open_handles", &RankEndpoint::num_open_handles)
       .def("records", [](RankEndpoint& self, int rank) { return records_of(self.core().layout(), rank); }, "rank"_a)
       .def("_set_recorder", &RankEndpoint::set_recorder, "recorder"_a.none())
       .def("_set_interceptor", &RankEndpoint::set_interceptor, "interceptor"_a.none())

@@ -13,7 +13,7 @@ namespace phalanx::python {
 // A tensor during an operation. Copies share the piece.
 struct Place {
   explicit Place(const Tensor& tensor) : data(tensor.view.data), bytes(tensor.view.bytes()) {
-    if (tensor.view.is_contiguous()) return;
+    if (tensor.view.is_contiguous() || tensor.device != kHost) return;
     piece = std::make_shared<Piece>(tensor.view);
     data = piece->data();
   }

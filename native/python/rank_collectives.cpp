@@ -98,7 +98,10 @@ nb::object RankEndpoint::all_reduce(const Arguments& args) {
     describe(tensor, call);
     set_reduction(call, how);
     check_reducible(call);
-    return [call, place = Place(tensor), symmetric = symmetric_.find(tensor.view.data, tensor.view.bytes())](Endpoint& e) {
+    auto device = on_device(call, object, {{&tensor, 1}, true, true});
+    return [call, place = Place(tensor), symmetric = symmetric_.find(tensor.view.data, tensor.view.bytes()),
+            device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       place.load();
       phalanx::all_reduce(e, call, place.data, place.piece ? SymmetricPlace{} : symmetric);
       place.store();
@@ -121,7 +124,10 @@ nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
       check_reducible(call);
       calls.push_back(call);
     }
-    return [calls = std::move(calls), places = Places(tensors)](Endpoint& e) {
+    auto batches = device_batches(objects, tensors, calls);
+    return [calls = std::move(calls), places = Places(tensors), batches = std::move(batches)](Endpoint& e) {
+      for (const DeviceBatch& batch : batches) batch.operation->run(e, batch.call);
+      if (!batches.empty()) return;
       constexpr std::size_t kBatchBytes = 256 * 1024;  // small neighbours of one type travel together
       places.load();
       for (std::size_t first = 0; first < calls.size();) {
@@ -161,7 +167,9 @@ nb::object RankEndpoint::reduce(const Arguments& args) {
     check_root(root);
     check_reducible(call);
     call.root = root;
-    return [call, place = Place(tensor)](Endpoint& e) {
+    auto device = on_device(call, object, {{&tensor, 1}, true, root == endpoint_->rank()});
+    return [call, place = Place(tensor), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       place.load();
       reduce_to_root(e, call, place.data);
       if (e.rank() == call.root) place.store();
@@ -179,7 +187,9 @@ nb::object RankEndpoint::broadcast(const Arguments& args) {
     describe(tensor, call);
     check_root(root);
     call.root = root;
-    return [call, place = Place(tensor)](Endpoint& e) {
+    auto device = on_device(call, object, {{&tensor, 1}, root == endpoint_->rank(), root != endpoint_->rank()});
+    return [call, place = Place(tensor), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       if (e.rank() == call.root) place.load();
       phalanx::broadcast(e, call, place.data, place.bytes);
       if (e.rank() != call.root) place.store();
@@ -202,7 +212,9 @@ nb::object RankEndpoint::all_gather(const Arguments& args) {
       throw UsageProblem("outputs[" + std::to_string(endpoint_->rank()) + "] has " + count_text(own) +
                          " elements, but this rank's input has " + count_text(input));
     describe_sizes(outputs, call);
-    return [call, in = Place(input), out = Places(outputs)](Endpoint& e) {
+    auto device = on_device(call, object, {{&input, 1}, true, false}, {outputs, false, true});
+    return [call, in = Place(input), out = Places(outputs), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
       out.store();
@@ -223,7 +235,9 @@ nb::object RankEndpoint::all_gather_single(const Arguments& args) {
     if (output.view.count != input.view.count * std::uint64_t(n))
       throw UsageProblem("output has " + count_text(output) + " elements; " + std::to_string(n) +
                          " ranks give " + std::to_string(input.view.count * std::uint64_t(n)));
-    return [call, in = Place(input), out = Places(output, equal_blocks(input.view.bytes(), n))](Endpoint& e) {
+    auto device = on_device(call, object, {{&input, 1}, true, false}, {{&output, 1}, false, true}, device::Form::kSingle);
+    return [call, in = Place(input), out = Places(output, equal_blocks(input.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
       out.store();
@@ -256,7 +270,9 @@ nb::object RankEndpoint::gather(const Arguments& args) {
     } else if (!objects.is_none() && nb::len(objects) != 0) {
       throw UsageProblem("outputs must NOT be specified on non-destination ranks");
     }
-    return [call, in = Place(input), out = Places(outputs)](Endpoint& e) {
+    auto device = on_device(call, object, {{&input, 1}, true, false}, {outputs, false, true});
+    return [call, in = Place(input), out = Places(outputs), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::gather(e, call, in.data, out.data.data(), in.bytes);
       out.store();
@@ -289,7 +305,9 @@ nb::object RankEndpoint::scatter(const Arguments& args) {
     } else if (!objects.is_none() && nb::len(objects) != 0) {
       throw UsageProblem("inputs must NOT be specified on non-source ranks");
     }
-    return [call, out = Place(output), in = Places(inputs)](Endpoint& e) {
+    auto device = on_device(call, object, {{&output, 1}, false, true}, {inputs, true, false});
+    return [call, out = Place(output), in = Places(inputs), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::scatter(e, call, in.data.data(), out.data, out.bytes);
       out.store();
@@ -315,7 +333,9 @@ nb::object RankEndpoint::reduce_scatter(const Arguments& args) {
       throw UsageProblem("inputs[" + std::to_string(endpoint_->rank()) + "] has " + count_text(own) +
                          " elements, but this rank's output has " + count_text(output));
     describe_sizes(inputs, call);
-    return [call, out = Place(output), in = Places(inputs)](Endpoint& e) {
+    auto device = on_device(call, object, {{&output, 1}, false, true}, {inputs, true, false});
+    return [call, out = Place(output), in = Places(inputs), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
       out.store();
@@ -339,7 +359,9 @@ nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
     if (input.view.count != output.view.count * std::uint64_t(n))
       throw UsageProblem("input has " + count_text(input) + " elements; " + std::to_string(n) +
                          " ranks need " + std::to_string(output.view.count * std::uint64_t(n)));
-    return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n))](Endpoint& e) {
+    auto device = on_device(call, object, {{&output, 1}, false, true}, {{&input, 1}, true, false}, device::Form::kSingle);
+    return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
       out.store();
@@ -362,7 +384,9 @@ nb::object RankEndpoint::all_to_all(const Arguments& args) {
     for (const Tensor& input : inputs) call.size_bytes += input.view.bytes();
     check_list_dtypes(outputs, inputs.front(), "outputs and inputs");
     check_list_dtypes(inputs, inputs.front(), "inputs");
-    return [call, out = Places(outputs), in = Places(inputs)](Endpoint& e) {
+    auto device = on_device(call, input_list[0], {outputs, false, true}, {inputs, true, false});
+    return [call, out = Places(outputs), in = Places(inputs), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
       out.store();
@@ -382,8 +406,11 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     describe(input, call);
     call.count = 0;
     check_same_dtype(output, input, "output and input");
-    return [call, out = Places(output, split_bytes(output, output_splits, n, "output")),
-            in = Places(input, split_bytes(input, input_splits, n, "input"))](Endpoint& e) {
+    const PerRank<std::size_t> output_bytes = split_bytes(output, output_splits, n, "output");
+    const PerRank<std::size_t> input_bytes = split_bytes(input, input_splits, n, "input");
+    auto device = on_device(call, input_object, {{&output, 1}, false, true, &output_bytes}, {{&input, 1}, true, false, &input_bytes});
+    return [call, out = Places(output, output_bytes), in = Places(input, input_bytes), device = std::move(device)](Endpoint& e) {
+      if (device) return device->run(e, call);
       in.load();
       phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
       out.store();

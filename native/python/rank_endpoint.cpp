@@ -53,6 +53,7 @@ RankEndpoint::~RankEndpoint() {
   // After fork the threads are not here, and what they held can't even be destroyed.
   (void)lane_.release();
   (void)mailbox_.release();
+  (void)device_mail_.release();
 }
 
 void RankEndpoint::close() {
@@ -68,8 +69,10 @@ void RankEndpoint::close() {
                 "closed with operations under way");
     lane_->close();
     mailbox_->close();
+    if (device_mail_) device_mail_->close();
     endpoint_->leave();
   }
+  device_ranks_.clear();
   pending_collectives_.clear();
   pending_messages_.clear();
 }

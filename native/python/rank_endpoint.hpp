@@ -3,16 +3,23 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "../core/endpoint.hpp"
 #include "../core/lane.hpp"
 #include "../core/mailbox.hpp"
 #include "../core/symmetric.hpp"
+#include "../device/messages.hpp"
+#include "../device/operation.hpp"
 #include "arguments.hpp"
 #include "call_site.hpp"
+#include "per_rank.hpp"
 #include "tensors.hpp"
 
 namespace phalanx::python {
@@ -44,6 +51,13 @@ class NativeWork {
   nb::object tensors_;
   Call call_;
   double timeout_s_;
+};
+
+// Tensors with the same part in an operation.
+struct Parts {
+  std::span<const Tensor> tensors;
+  bool is_read, is_written;
+  const PerRank<std::size_t>* block_bytes = nullptr;  // one tensor cut into blocks
 };
 
 // Calls may come from several threads; the GIL guards the members, the lane and the mailbox guard themselves.
@@ -99,6 +113,8 @@ class RankEndpoint {
   bool is_hooked() const noexcept { return recorder_.is_valid() || interceptor_.is_valid(); }
   void intercept(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords);
   nb::object record(const char* name, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords);
+  // Allocations of peers on GPUs that this rank has open for collectives.
+  std::size_t num_open_handles() const;
   void drain();
   void close();
   bool is_closed() const noexcept { return is_closed_; }
@@ -116,6 +132,25 @@ class RankEndpoint {
   nb::object collective(Operation operation, nb::handle first, nb::handle second, double timeout, bool is_async,
                         const Prepare& prepare);
   nb::object message(Operation operation, const Arguments& args, int peer);
+  nb::object device_message(Call call, nb::handle object, const Tensor& tensor, double timeout);
+  device::DeviceMail& device_mail();
+  using OnDevice = std::shared_ptr<const device::DeviceOperation>;
+  // What to run instead of the host's collective; null for tensors of the host. `object` is one of the tensors.
+  OnDevice on_device(Call& call, nb::handle object, const Parts& first, const Parts& second = {},
+                     device::Form form = device::Form::kList) {
+    const auto is_on_host = [](const Tensor& tensor) { return tensor.device == kHost; };
+    if (std::ranges::all_of(first.tensors, is_on_host) && std::ranges::all_of(second.tensors, is_on_host)) [[likely]]
+      return nullptr;
+    return make_device_operation(call, object, first, second, form);
+  }
+  OnDevice make_device_operation(Call& call, nb::handle object, const Parts& first, const Parts& second, device::Form form);
+  struct DeviceBatch {
+    Call call;
+    OnDevice operation;
+  };
+  // Neighbours of one type together; empty for tensors of the host.
+  std::vector<DeviceBatch> device_batches(nb::handle objects, const std::vector<Tensor>& tensors, const std::vector<Call>& calls);
+  device::DeviceRank& device_rank(int ordinal);
   nb::object self() { return nb::find(*this); }
   Call new_call(Operation operation, double timeout);
   void require_usable(Operation operation);
@@ -127,6 +162,8 @@ class RankEndpoint {
   std::shared_ptr<Endpoint> endpoint_;
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<Mailbox> mailbox_;
+  std::map<int, std::unique_ptr<device::DeviceRank>> device_ranks_;  // by the number of the GPU
+  std::unique_ptr<device::DeviceMail> device_mail_;  // from the first message of a GPU's tensor
   SymmetricMemory symmetric_;
   CallSites sites_;
   nb::object explain_;

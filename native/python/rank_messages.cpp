@@ -1,7 +1,8 @@
-// send and recv: check the arguments, hand the message to the mailbox.
+// send and recv: check the arguments, hand the message to the mailbox, or to that of the GPUs.
 #include <nanobind/stl/string.h>
 
 #include "places.hpp"
+#include "rank_device.hpp"
 #include "rank_endpoint.hpp"
 
 namespace phalanx::python {
@@ -27,9 +28,11 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
       throw UsageProblem(std::string(is_send ? "the destination rank should not be the same as this rank in a blocking send"
                                              : "the source rank should not be the same as this rank in a blocking recv") +
                          "; use async_op=True for messages to oneself");
+    prune_pending();
+    if (tensor.device != kHost) [[unlikely]]
+      return device_message(call, object, tensor, timeout);
     const Place place(tensor);
     if (is_send) place.load();
-    prune_pending();
     if (!is_async) {
       std::shared_ptr<Transfer> transfer;
       {
@@ -53,6 +56,38 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   } catch (const Trouble& trouble) {
     raise(call, timeout, trouble);
   }
+}
+
+device::DeviceMail& RankEndpoint::device_mail() {
+  if (!device_mail_) device_mail_ = std::make_unique<device::DeviceMail>(endpoint_, *mailbox_, warn);
+  return *device_mail_;
+}
+
+nb::object RankEndpoint::device_message(Call call, nb::handle object, const Tensor& tensor, double timeout) {
+  call.is_on_device = true;
+  std::shared_ptr<const device::Moment> ready;
+  try {
+    device::Gpu& gpu = device::Gpu::at(tensor.device);
+    ready = std::make_shared<const device::Moment>(gpu, static_cast<device::CudaStream>(current_stream(object, tensor.device)));
+    device_mail().rank_on(gpu);
+  } catch (const std::exception& problem) {  // no such GPU, a forked process, a captured stream
+    throw UsageProblem(problem.what());
+  }
+  std::shared_ptr<device::DeviceMessage> message;
+  {
+    const nb::gil_scoped_release unlocked;
+    message = device_mail_->start(call, tensor.view, std::move(ready));
+    if (!call.is_async) {
+      Endpoint::interrupted = python_signal_arrived;
+      mailbox_->wait(message, call.deadline_ns, true);
+    }
+  }
+  if (!call.is_async) return message->is_send() ? nb::none() : nb::object(nb::int_(message->source));
+  auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
+  nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
+  work->transfer = message;
+  pending_messages_.emplace_back(message, nb::borrow(object));
+  return result;
 }
 
 nb::object RankEndpoint::send(const Arguments& args) {

@@ -14,12 +14,13 @@ nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
   const std::uint64_t seq = entry.seq.load(std::memory_order_acquire);
   if (seq == 0) return nb::none();
   const std::uint64_t what = entry.what.load(kRelaxed);
-  const auto num_dims = static_cast<std::uint32_t>(std::min<std::size_t>((what >> 24) & 0xff, kShapeDims));
+  const auto num_dims = static_cast<std::uint32_t>(std::min<std::size_t>((what >> 24) & 0x7f, kShapeDims));
   nb::dict result;
   result["seq"] = seq;
   const auto operation = static_cast<Operation>(what & 0xff);
   result["operation"] = operation_name(operation);
   result["dtype"] = dtype_name(static_cast<DType>((what >> 8) & 0xff));
+  result["device"] = (what & kOnDevice) != 0 ? "cuda" : "cpu";
   result["op"] = reduce_op_name(static_cast<ReduceOp>((what >> 16) & 0xff));
   result["root"] = static_cast<std::int32_t>(what >> 32);
   const std::uint64_t count = entry.count.load(kRelaxed);
@@ -93,6 +94,7 @@ nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<st
     row["moved_bytes"] = progress.moved_bytes.load(kRelaxed) + progress.mailed_bytes.load(kRelaxed);
     row["sleeps_for"] = progress.sleeps_for.load(kRelaxed) - 1;
     row["entry"] = arrived == 0 ? nb::none() : entry_with(layout, rank, arrived);
+    row["begun"] = entry_with(layout, rank, arrived + 1);  // it has called that, but not shown itself there yet
     row["mail"] = entry_of(layout, rank, layout.mail_journal(rank));
     ranks.append(row);
   }

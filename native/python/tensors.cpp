@@ -3,6 +3,8 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include "../device/cuda_driver.hpp"
+
 namespace phalanx::python {
 namespace {
 
@@ -16,13 +18,17 @@ struct ExchangeTable {
   void* from_python_managed;
   void* to_python;
   int (*view_from_python)(void* object, DlTensor* out);
-  void* current_stream;
+  int (*current_stream)(int device_type, std::int32_t device, void** out);
 };
 
-constexpr int kCpu = 1, kPinned = 3;
+constexpr int kCpu = 1, kCuda = 2, kPinned = 3;
 
 // One bit per DLPack device type whose memory is the host's. Changed under the interpreter's lock, before first use.
 std::uint32_t admitted_types = 0;
+// Virtual CUDA devices have memory that a CUDA driver knows, so they are served as real ones.
+bool has_driver_memory = false;
+
+bool is_admitted(int type) { return type > 0 && type < 32 && (admitted_types >> type & 1u) != 0; }
 
 std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
 
@@ -115,10 +121,13 @@ bool has_overlap(const DlTensor& t) {
   throw UsageProblem(std::string(role) + " must be a torch tensor on the CPU, not " + name_of_type(object));
 }
 
-void check_device(nb::handle object, const DlTensor& t, const char* role) {
+// The GPU whose memory it is, or kHost.
+int device_of(nb::handle object, const DlTensor& t, const char* role) {
   if (t.device.device_type == kCpu || t.device.device_type == kPinned) [[likely]]
-    return;
-  if (t.device.device_type > 0 && t.device.device_type < 32 && (admitted_types >> t.device.device_type & 1u) != 0) return;
+    return kHost;
+  const bool is_virtual = is_admitted(t.device.device_type);
+  if (t.device.device_type == kCuda && device::is_cuda_used() && (!is_virtual || has_driver_memory)) return t.device.device_id;
+  if (is_virtual) return kHost;
   const std::string device = nb::cast<std::string>(nb::str(object.attr("device")));
   throw UsageProblem(std::string(role) + " is on device " + device + ", but this group moves CPU tensors only; " +
                      "pass tensor.cpu(), or make a group for that device");
@@ -131,10 +140,11 @@ void check_lazy_bits(nb::handle object, const char* role) {
 
 }  // namespace
 
-void admit_device_type(int dlpack_type) {
+void admit_device_type(int dlpack_type, bool is_driver_memory) {
   if (dlpack_type <= 0 || dlpack_type >= 32)
     throw nb::value_error("admit_device_type: DLPack has no such device type");
   admitted_types |= 1u << dlpack_type;
+  has_driver_memory = is_driver_memory;
 }
 
 Tensor view_tensor(nb::handle object, const char* role, Use use) {
@@ -146,8 +156,8 @@ Tensor view_tensor(nb::handle object, const char* role, Use use) {
     const std::string told = error.what();
     throw UsageProblem(std::string(role) + " can't be used: " + told.substr(0, told.find('\n')));
   }
-  check_device(object, t, role);
   Tensor result;
+  result.device = device_of(object, t, role);
   TensorView& view = result.view;
   view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
   view.dtype = dtype_of(t.dtype);
@@ -168,6 +178,16 @@ Tensor view_tensor(nb::handle object, const char* role, Use use) {
   view.shape.assign(t.shape, t.shape + t.ndim);
   view.strides.assign(t.strides, t.strides + t.ndim);
   return result;
+}
+
+void* current_stream(nb::handle tensor, int device) {
+  if (is_admitted(kCuda)) return nullptr;  // virtual devices have no streams of the driver's
+  const ExchangeTable* table = exchange_table(tensor.ptr()->ob_type);
+  void* stream = nullptr;
+  if (table == nullptr || table->current_stream == nullptr)
+    throw UsageProblem("this torch does not tell which CUDA stream is current; use torch 2.11 or newer");
+  if (table->current_stream(kCuda, device, &stream) != 0) throw nb::python_error();
+  return stream;
 }
 
 std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use) {

@@ -17,6 +17,8 @@ namespace phalanx::python {
 
 namespace nb = nanobind;
 
+inline constexpr int kHost = -1;
+
 // The caller's mistake; becomes phalanx.UsageError.
 struct UsageProblem : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -24,18 +26,24 @@ struct UsageProblem : std::runtime_error {
 
 struct Tensor {
   TensorView view;
+  int device = kHost;  // else the number of a GPU, whose memory it is
   std::uint32_t num_dims = 0;
   std::uint64_t shape[kShapeDims] = {};
 };
 
 enum class Use { kRead, kWrite };
 
-// Accept tensors of this DLPack device type from now on: their memory must be the host's.
-void admit_device_type(int dlpack_type);
+// Accept tensors of this DLPack device type from now on: their memory must be the host's. It may also be that of the CUDA
+// driver in use, which other processes can open.
+void admit_device_type(int dlpack_type, bool is_driver_memory);
 
-// Throws UsageProblem for anything that is neither a CPU tensor nor of an admitted type, naming it by `role`.
+// Throws UsageProblem for anything that is neither a CPU tensor, nor a CUDA tensor where CUDA is used, nor of an admitted
+// type, naming it by `role`.
 Tensor view_tensor(nb::handle object, const char* role, Use use);
 std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use);
+
+// The stream of that GPU that is current for this thread, as torch has it.
+void* current_stream(nb::handle tensor, int device);
 
 const char* dtype_name(DType dtype) noexcept;
 void describe(const Tensor& tensor, Call& call) noexcept;

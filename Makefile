@@ -6,7 +6,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyp
 DEVICES := $(shell find src/phalanx/devices/native src/phalanx/devices/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench sanitize stress faults upstream frameworks clean
+.PHONY: demo test check bench gpu sanitize stress faults upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.devices
@@ -20,6 +20,12 @@ check: $(VENV)/.devices
 
 bench: $(VENV)/.devices
 	@$(BIN)/phalanx bench all
+
+# All checks and benchmarks that need a GPU, in under 8 minutes, with a python3 whose torch has CUDA and that has phalanx
+# (pip install --no-build-isolation --no-deps .). RESULTS=folder for what it writes.
+RESULTS ?= benchmarks/results
+gpu:
+	@$(PYTHON) benchmarks/gpu_checks '$(RESULTS)'
 
 # The native tests under the thread and the address sanitizer.
 sanitize:

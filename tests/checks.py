@@ -37,7 +37,8 @@ def same(actual: torch.Tensor, expected: torch.Tensor, what: object = "") -> Non
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
+    """Return the values as one block of host memory: there every type can be compared."""
+    return torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu").copy_(tensor.detach().reshape(-1))
 
 
 def raised(kind: type[Error], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Error:

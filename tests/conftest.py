@@ -3,32 +3,59 @@ from __future__ import annotations
 import faulthandler
 import gc
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from phalanx.testing.plugin import plan_of
-from tests import leftovers
+from tests import battery, leftovers
 
 pytest_plugins = ["pytester"]
 
 _LONGEST_TEST_S = 240
+_BATTERY = Path(__file__).parent / "contract"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options = parser.getgroup("battery", "the tests of tests/contract")
+    options.addoption("--battery-device", choices=battery.DEVICES, default="cpu", help="where their tensors are")
+    options.addoption("--battery-ranks", default="2,4,8", metavar="N,N", help="numbers of ranks on a device")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "many_cases: every check runs it on ranks that are threads only")
+    config.addinivalue_line("markers", "host_memory(reason): has no meaning with tensors on a device")
+    battery.choose(config.getoption("--battery-device"), config.getoption("--battery-ranks"))
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test on several numbers of ranks, leave one of each kind in every check: few processes, many threads.
 
-    A test of very many cases has threads alone there.
+    A test of very many cases has threads alone there. On a device the numbers are chosen on the command line.
     """
+    if not battery.chosen().is_on_host:
+        _put_on_device(config, items)
+        return
     for item in items:
         marker = item.get_closest_marker("ranks")
         sizes = marker.args[0] if marker is not None else 0
         if not isinstance(sizes, int) and not _is_in_every_check(item, sizes):
             item.add_marker(pytest.mark.slow)
+
+
+def _put_on_device(config: pytest.Config, items: list[pytest.Item]) -> None:
+    others = {item for item in items if _BATTERY not in item.path.parents or battery.is_left_out(item)}
+    config.hook.pytest_deselected(items=list(others))
+    # Processes first: this process can't be forked for them once its threads have used the GPU.
+    items[:] = sorted((item for item in items if item not in others), key=battery.has_threads)
+    for item in items:
+        reason = battery.reason_to_skip(item)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        elif isinstance(item, pytest.Function):
+            item.obj = battery.on_device(item.obj)
 
 
 def _is_in_every_check(item: pytest.Item, sizes: Sequence[int]) -> bool:
@@ -48,7 +75,13 @@ def _never_hang() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.fixture(autouse=True, scope="module")
+def _module_or_session(fixture_name: str, config: pytest.Config) -> Literal["module", "session"]:
+    # What serves a module is new to processes that stay between tests: they would be replaced with each.
+    del fixture_name, config
+    return "module" if battery.chosen().is_on_host else "session"
+
+
+@pytest.fixture(autouse=True, scope=_module_or_session)
 def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each module: no rank, no segment, no file in /dev/shm, no descriptor more than before."""
     gc.collect()
@@ -57,8 +90,10 @@ def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()
     if request.session.testsfailed:
         return  # the traceback of a rank that was a thread keeps its group
-    assert leftovers.wait_until(lambda: not leftovers.rank_processes()), leftovers.rank_processes()
-    assert not leftovers.group_memory()
     assert not leftovers.named_memory()
+    if not battery.chosen().is_on_host:
+        return  # ranks stay between tests, and a GPU's driver has files of its own
+    assert not leftovers.group_memory()
+    assert leftovers.wait_until(lambda: not leftovers.rank_processes()), leftovers.rank_processes()
     # The first spawn starts the process that ranks are forked from: its socket stays.
     assert len(leftovers.open_descriptors()) <= before + 1, leftovers.open_descriptors()

@@ -55,7 +55,14 @@ def ops_of(dtype: torch.dtype) -> tuple[ReduceOp, ...]:
 
 
 def values(dtype: torch.dtype, shape: Sequence[int] | int, *seed: int) -> torch.Tensor:
-    """Return random values, the same for the same seed on every rank; integers take all their bits."""
+    """Return random values on the default device, the same for the same seed on every rank.
+
+    Integers take all their bits.
+    """
+    return _values_on_host(dtype, shape, *seed).to(torch.get_default_device())
+
+
+def _values_on_host(dtype: torch.dtype, shape: Sequence[int] | int, *seed: int) -> torch.Tensor:
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     count = int(numpy.prod(shape, dtype=numpy.int64))
     random = numpy.random.default_rng([dtype.itemsize, *seed])
@@ -71,9 +78,9 @@ def values(dtype: torch.dtype, shape: Sequence[int] | int, *seed: int) -> torch.
 
 
 def reduced(tensors: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:
-    """Reduce in rank order: the order is fixed, so the bits are."""
+    """Reduce in rank order, in host memory: the order is fixed, so the bits are."""
     dtype, shape = tensors[0].dtype, tensors[0].shape
-    flat = [tensor.contiguous().reshape(-1) for tensor in tensors]
+    flat = [tensor.cpu().contiguous().reshape(-1) for tensor in tensors]
     if dtype in HALVES:
         return _fold([tensor.float() for tensor in flat], op).to(dtype).view(shape)
     return _fold(flat, op).view(shape)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.run_ranks import KINDS
+from tests import battery
 
 
 def worlds(*sizes: int) -> pytest.MarkDecorator:
     """Run a test on that many ranks of every kind; conftest.py marks all but one number of each kind slow."""
-    return pytest.mark.ranks(sizes, kind=KINDS)
+    return battery.chosen().mark(sizes)
 
 
 every_world = worlds(1, 2, 3, 4)

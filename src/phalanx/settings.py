@@ -17,6 +17,7 @@ DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_GRACE_S = 1.0
 DEFAULT_VIRTUAL_MEMORY = "16GiB"
 MAX_VIRTUAL_DEVICES = 64
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 Races = Literal["off", "warn", "raise"]
 StoodInFor = Literal["nccl", "gloo", "mpi"]
@@ -236,4 +237,38 @@ def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFo
 
 def hides_gpus() -> bool:
     """Tell whether real GPUs are hidden on purpose (CUDA_VISIBLE_DEVICES is there and names none)."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
+    return os.environ.get(VISIBLE_GPUS, "all").strip() in ("", "-1")
+
+
+def gpu_memory(environment: Mapping[str, str] = os.environ) -> str:
+    """Return how much memory of a shared GPU ranks may use unless told otherwise (PHALANX_GPU_MEMORY), as text.
+
+    For `phalanx run` and the tests it is the user's; on a rank of `phalanx run` it is that rank's own share.
+    """
+    return environment.get("PHALANX_GPU_MEMORY", "").strip()
+
+
+def mps_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where NVIDIA's multi-process service (MPS) is reached, if it runs (CUDA_MPS_PIPE_DIRECTORY)."""
+    return Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+
+
+def local_rank() -> int:
+    """Return the number of the device that this rank shall take (LOCAL_RANK); 0 when nobody says."""
+    text = os.environ.get("LOCAL_RANK", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def allocator_options(environment: Mapping[str, str] = os.environ) -> str:
+    """Return what the user wants of torch's allocator of GPU memory (PYTORCH_ALLOC_CONF, or by its older name)."""
+    return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+
+
+def cuda_driver() -> str | None:
+    """Return the library to use as CUDA's driver, instead of the machine's own (PHALANX_CUDA_DRIVER)."""
+    return os.environ.get("PHALANX_CUDA_DRIVER") or None
+
+
+def nvrtc() -> str | None:
+    """Return the library to compile CUDA kernels with, instead of torch's own (PHALANX_NVRTC)."""
+    return os.environ.get("PHALANX_NVRTC") or None

@@ -55,7 +55,7 @@ def test_all_to_all_single_takes_split_sizes(group: Group) -> None:
 def test_all_to_all_takes_splits_of_nothing(group: Group) -> None:
     """Everything goes to the last rank, in very different amounts."""
     last = group.size - 1
-    amounts = [10 ** (rank + 2) for rank in range(group.size)]
+    amounts = [10 ** min(rank + 2, 6) for rank in range(group.size)]
     input_splits = [0] * last + [amounts[group.rank]]
     output_splits = amounts if group.rank == last else [0] * group.size
     output = torch.full((sum(output_splits),), -1.0)

@@ -22,6 +22,7 @@ GLOO_OPS = {
 SIZES = (1, 7, 1000, 5000, 150_001)
 
 pytestmark = [
+    pytest.mark.host_memory("Gloo is compared in host memory"),
     pytest.mark.slow,
     pytest.mark.ranks([2, 3], backend="gloo", timeout=100),
     pytest.mark.usefixtures("process_group"),

@@ -75,6 +75,7 @@ def test_collectives_of_several_groups_may_come_in_different_orders() -> None:
         same(tensor, torch.full((5,), groups[0].size * 10.0**number))
 
 
+@pytest.mark.host_memory("starts ranks of its own")
 @every_kind
 def test_several_worlds_live_side_by_side(kind: Kind) -> None:
     """Three spawns at once from three threads; none may hear of another."""

@@ -27,6 +27,7 @@ def test_two_groups_become_one_in_a_fixed_order(group: Any) -> None:
         assert gathered[merged.rank] == group.rank
 
 
+@pytest.mark.host_memory("starts ranks of its own")
 @every_kind
 def test_groups_of_different_worlds_merge(kind: Kind) -> None:
     """Two spawns that know only the name of the place."""

@@ -13,6 +13,8 @@ from tests.contract.sizes import counts_around_limits
 from tests.reference import DTYPES, ops_of, reduced, values
 from tests.worlds import every_world, worlds
 
+pytestmark = pytest.mark.host_memory("symmetric tensors lie in the host's shared memory")
+
 
 @every_world
 def test_a_symmetric_tensor_is_a_tensor(group: SharedMemoryGroup) -> None:

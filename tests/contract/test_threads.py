@@ -14,10 +14,12 @@ from tests.worlds import every_world, worlds
 
 def _run_threads(count: int, body: Callable[[int], None]) -> None:
     errors: list[BaseException] = []
+    device = torch.get_default_device()  # of the calling thread alone
 
     def guarded(number: int) -> None:
         try:
-            body(number)
+            with device:
+                body(number)
         except BaseException as error:
             errors.append(error)
 

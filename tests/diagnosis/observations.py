@@ -16,6 +16,7 @@ def entry(seq: int = 7, operation: str = "all_reduce", *, ago_s: float = 5.0, **
         "seq": seq,
         "operation": operation,
         "dtype": "float32",
+        "device": "cpu",
         "op": "sum",
         "root": 0,
         "peer": 0,
@@ -49,6 +50,7 @@ def row(rank: int, *, pid: int | None = None, **changes: Any) -> dict[str, Any]:
         "moved_bytes": 0,
         "sleeps_for": -1,
         "entry": entry(6, end_ns=NOW_NS),
+        "begun": None,
         "mail": None,
         **changes,
     }

@@ -59,7 +59,7 @@ def test_places_are_short(location: str, text: str) -> None:
     ],
 )
 def test_calls_are_written_with_what_matters_to_them(operation: str, text: str) -> None:
-    entry = {"operation": operation, "op": "max", "root": 1, "dtype": "float32", "shape": (2, 3)}
+    entry = {"operation": operation, "op": "max", "root": 1, "dtype": "float32", "device": "cpu", "shape": (2, 3)}
     assert words.call(entry) == text
 
 

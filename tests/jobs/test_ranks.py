@@ -27,7 +27,7 @@ def test_ranks_have_the_variables_of_torchrun(tmp_path: Path) -> None:
         """,
     )
     variables = environment_without("OMP_NUM_THREADS", TORCHELASTIC_RESTART_COUNT="77")
-    arguments = ["-n", 3, "--env", "A=b=c", "--env", "EMPTY=", "--threads-per-rank", 3, "--gpus", "0,1", "--restart", 2]
+    arguments = ["-n", 3, "--env", "A=b=c", "--env", "EMPTY=", "--threads-per-rank", 3, "--gpus", "0", "--restart", 2]
     result = phalanx_run(*arguments, script, env=variables)
     assert result.returncode == 0, result.stderr
     ranks = [json.loads(lines_of(result.stdout, rank)[0]) for rank in range(3)]
@@ -48,7 +48,7 @@ def test_ranks_have_the_variables_of_torchrun(tmp_path: Path) -> None:
             "TORCHELASTIC_MAX_RESTARTS": "2",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "OMP_NUM_THREADS": "3",
-            "CUDA_VISIBLE_DEVICES": "0,1",
+            "CUDA_VISIBLE_DEVICES": "",
             "A": "b=c",
             "EMPTY": "",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import phalanx
 from phalanx.errors import UsageError
 from phalanx.torch_backend.untyped import c10d, dist, native
 from tests.devices.in_child import in_child, on_virtual_devices, run_script
+from tests.nvml import load_nvml
 
 
 def _names() -> dict[str, Any]:
@@ -78,8 +80,8 @@ def test_a_with_block_ends_it() -> None:
     assert repr(stand_in) == "<phalanx stands in for mpi no more>"
 
 
-def test_nccl_needs_virtual_gpus() -> None:
-    with pytest.raises(UsageError, match="virtual GPUs only, and there are none") as raised:
+def test_nccl_needs_gpus() -> None:
+    with pytest.raises(UsageError, match="real or virtual ones, and there are none") as raised:
         phalanx.stand_in_for("nccl")
     assert 'phalanx.virtual_devices(8, face="cuda")' in str(raised.value)
     assert not dist.is_nccl_available()
@@ -87,15 +89,32 @@ def test_nccl_needs_virtual_gpus() -> None:
 
 @on_virtual_devices(1)
 def test_nccl_needs_the_cuda_face() -> None:
-    with pytest.raises(UsageError, match="virtual GPUs only"):
+    with pytest.raises(UsageError, match="and there are none"):
         phalanx.stand_in_for("nccl")
 
 
-def test_real_gpus_are_left_to_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_child
+@pytest.mark.parametrize("visible", ["0,1", "MIG-6f1d1a9e"])
+def test_nccl_can_be_stood_in_for_beside_real_gpus_which_are_counted_without_cuda(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str
+) -> None:
+    def initialise_cuda() -> int:
+        raise AssertionError("no fork of this process could use a GPU any more")
+
+    load_nvml(tmp_path, 80, 80)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UsageError, match="beside 2 real GPUs"):
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", initialise_cuda, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with phalanx.stand_in_for("nccl"):
+        assert dist.is_nccl_available()
+
+
+@in_child
+def test_gpus_that_are_hidden_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UsageError, match="and there are none"):
         phalanx.stand_in_for("nccl")
 
 
@@ -115,6 +134,8 @@ def test_the_version_is_the_same_with_and_without() -> None:
 def test_the_variable_that_cannot_be_served_is_named_last() -> None:
     ended = run_script("import torch", PHALANX_STAND_IN="nccl")
     *_, told, advice = ended.stderr.splitlines()
-    assert told.endswith("PHALANX_STAND_IN=nccl: phalanx stands in for NCCL on virtual GPUs only, and there are none")
+    assert told.endswith(
+        "PHALANX_STAND_IN=nccl: phalanx stands in for NCCL on GPUs, real or virtual ones, and there are none"
+    )
     assert "or set PHALANX_VIRTUAL_GPUS=8" in advice
     assert ended.returncode == 1

@@ -18,6 +18,8 @@ from phalanx.torch_backend.untyped import dist
 class _Diary:
     """An order that writes down what it is told."""
 
+    runs_at_once = True
+
     def __init__(self) -> None:
         self.entries: list[Any] = []
         self.operations: list[tuple[str, int]] = []
@@ -32,7 +34,10 @@ class _Diary:
     def wait(self, ticket: object) -> None:
         self.entries.append(("waited", ticket))
 
-    def started(self, operation: PendingOperation) -> None:
+    def finish_stream(self) -> None:
+        pass
+
+    def started(self, operation: PendingOperation, *, owner: object) -> None:
         self.entries.append("pending")
 
     def raise_failure(self, *, is_last: bool = False) -> None:

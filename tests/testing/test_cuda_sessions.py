@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.slow,
-]
+from tests.gpus import needs_gpu
+
+pytestmark = [needs_gpu, pytest.mark.slow]
 
 _SESSION = """
     import pytest
@@ -39,7 +37,7 @@ _SESSION = """
     def test_device_is_the_gpu(device):
         assert device == torch.device("cuda", 0)
 
-    @pytest.mark.ranks(64, device="cuda")
+    @pytest.mark.ranks(64, backend="nccl")
     def test_more_ranks_than_gpus(device):
         pass
 """
@@ -52,7 +50,7 @@ def test_ranks_never_inherit_a_cuda_context(pytester: pytest.Pytester, kind: str
     result.assert_outcomes(passed=2, failed=2, errors=1)
     result.stdout.fnmatch_lines(
         [
-            '*64 ranks with device="cuda" need 64 GPUs*',
+            '*64 ranks with backend="nccl" need 64 GPUs*',
             "rank 0 of 2: AssertionError: assert 1.0 == 0*",
             "fixture 'weights' holds a tensor on cuda:0*",
         ]

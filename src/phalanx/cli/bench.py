@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.cli.bench_gpu import gpu
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -54,6 +56,8 @@ def _default_ranks() -> tuple[int, ...]:
 def bench() -> None:
     """Measure phalanx beside Gloo, OpenMPI and MPICH, in turns, in one run."""
 
+
+bench.add_command(gpu)
 
 _ranks_option = click.option(
     "--ranks", callback=_numbers, default=None, help="Numbers of ranks [default: 2,4,8; 16 too where there are cores]."

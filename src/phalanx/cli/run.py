@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "num_ranks", type=int, required=True, metavar="RANKS", help="How many ranks.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
-@click.option("--gpus", metavar="SPEC", help='GPUs that all ranks see: "none", "all", or numbers such as "0,1".')
+@click.option("--gpus", metavar="SPEC",
+              help='How many GPUs ranks use, such as "1", or which: "0,1", "device=1", "all", "none". More ranks than '
+                   "GPUs share them.")  # fmt: skip
+@click.option("--gpu-memory", metavar="SHARES",
+              help='What each rank may use of a GPU it shares: "even", "free", 0.2, 10GiB, or a list with one for each '
+                   "rank [default: PHALANX_GPU_MEMORY, else even].")  # fmt: skip
 @click.option("--virtual-gpus", "num_virtual", type=click.IntRange(1, 64), metavar="N",
               help="GPUs that all ranks see and that the CPU plays; NCCL is phalanx then.")  # fmt: skip
 @click.option("--virtual-memory", metavar="SIZE", help="Memory of a virtual GPU [default: 16GiB].")
@@ -67,6 +72,7 @@ def _make_job(  # noqa: PLR0913
     *,
     is_module: bool,
     gpus: str | None,
+    gpu_memory: str | None,
     num_virtual: int | None,
     virtual_memory: str | None,
     races: str | None,
@@ -81,9 +87,10 @@ def _make_job(  # noqa: PLR0913
     warn_after_s: float,
     is_live: bool | None,
 ) -> Job:
-    from phalanx.jobs.environment import choose_gpus, parse_variables
+    from phalanx.jobs.environment import parse_variables
     from phalanx.jobs.job import Job, check_num_ranks, default_threads, make_trace_folder
     from phalanx.jobs.program import find_program
+    from phalanx.jobs.real_gpus import plan_gpus
     from phalanx.jobs.virtual_gpus import GpuOptions, with_virtual_gpus
     from phalanx.settings import copy_environment, read_settings
 
@@ -91,9 +98,8 @@ def _make_job(  # noqa: PLR0913
     found = find_program(program, arguments, is_module=is_module)
     given = parse_variables(variables)
     options = GpuOptions(gpus, num_virtual, virtual_memory, races)
-    environment = with_virtual_gpus(options, copy_environment(**given), given)
-    if gpus is not None:
-        environment = choose_gpus(gpus, environment)
+    plan = plan_gpus(gpus, gpu_memory, with_virtual_gpus(options, copy_environment(**given), given), num_ranks)
+    environment = plan.environment
     if trace_folder is not None:
         trace_folder = make_trace_folder(trace_folder)
         environment["PHALANX_TRACE"] = str(trace_folder)
@@ -110,6 +116,8 @@ def _make_job(  # noqa: PLR0913
         trace_folder=trace_folder,
         warn_after_s=warn_after_s,
         is_live=_is_capable_terminal(environment) if is_live is None else is_live,
+        rank_variables=plan.rank_variables,
+        note=plan.note,
     )
 
 

@@ -97,6 +97,14 @@ class Library:
         self._check(self._native.pxd_set_up(int(is_cuda), num_devices, memory_bytes))
         self.num_devices = num_devices
 
+    def use_driver(self, path: str) -> None:
+        """Take the memory of devices from this CUDA driver from now on, so that other processes can open it.
+
+        Raises:
+            RuntimeError: It is no driver.
+        """
+        self._check(self._native.pxd_use_driver(path.encode()))
+
     def current_device(self) -> int:
         """Return the calling thread's current device."""
         return int(self._native.pxd_current_device())
@@ -265,6 +273,7 @@ _int, _int64, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
 _SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
     ("pxd_error", ctypes.c_char_p, []),
     ("pxd_set_up", _int, [_int, _int, _int64]),
+    ("pxd_use_driver", _int, [ctypes.c_char_p]),
     ("pxd_current_device", _int, []),
     ("pxd_set_device", _int, [_int]),
     ("pxd_synchronize", _int, [_int]),

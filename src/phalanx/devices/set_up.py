@@ -19,6 +19,7 @@ from phalanx.devices.refusals import check_again, check_process
 from phalanx.devices.request import Setup, read_request
 from phalanx.engine import admit_device_type
 from phalanx.errors import UsageError
+from phalanx.settings import cuda_driver
 
 if TYPE_CHECKING:
     from phalanx.devices.library import Library
@@ -100,10 +101,13 @@ def _set_up_once(wanted: Setup) -> None:
 
 def _install(library: Library, setup: Setup) -> None:
     library.set_up(setup.face == "cuda", setup.num_devices, setup.memory_bytes)
+    driver = cuda_driver() if setup.face == "cuda" else None
+    if driver is not None:
+        library.use_driver(driver)
     # torch's threads for backward drop what they hold with the GIL, which an interpreter that ends gives to nobody.
     atexit.register(library.settle_autograd_threads)
     _install_face(library, setup)
-    admit_device_type(_DLPACK_TYPES[setup.face])
+    admit_device_type(_DLPACK_TYPES[setup.face], driver is not None)
     stream_order.register(library, setup.face)
     race_detector.connect(library.native)
     race_detector.set_mode(setup.races)

@@ -89,6 +89,7 @@ _SHOWN_RANKS = 8
 
 _FIELDS = (
     ("operation", "operation", "call the same operations in the same order on every rank"),
+    ("device", "device", "give every rank a tensor on the same kind of device"),
     ("dtype", "dtype", "give every rank the same dtype"),
     ("op", "reduce operation", "give every rank the same op"),
     ("root", "root", "give every rank the same root"),
@@ -154,10 +155,13 @@ def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     pairs = [("differs", f"{scene.process(sender)} {told}")]
     if odd is not None and entry is not None:
         pairs = [("differs", f"{scene.process(odd)} {_called(entry)}"), ("sizes", f"rank {sender} {told}")]
-    advice = "let rank i's input split for rank j equal rank j's output split for rank i"
+    what, advice = "split sizes", "let rank i's input split for rank j equal rank j's output split for rank i"
+    if facts["operation"] != "all_to_all":
+        what, advice = "the sizes of tensors", "give every rank lists of the same tensors, in the same order"
+        pairs = [("differs", f"{scene.process(sender)} has {sent} where {expected} are expected")]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
     culprit = sender if odd is None else odd
-    return _error(MismatchError, "ranks disagree on split sizes", lines, facts, scene, [culprit], "different size")
+    return _error(MismatchError, f"ranks disagree on {what}", lines, facts, scene, [culprit], "different size")
 
 
 def _odd_one_out(entries: Sequence[Row | None], pair: tuple[int, int]) -> int | None:
@@ -202,6 +206,9 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if missing == [scene.rank]:
         who = "this rank came too late"
     verdict, advice = _why_late(missing, scene)
+    if facts["text"] == "stream":
+        who = f"the GPU has not finished what rank {facts['culprit']} gave it before this call"
+        advice = f"look for a long kernel or copy on rank {facts['culprit']}'s current stream, or give a longer timeout"
     pairs = [*_missing(missing, scene), *_held_up(facts, missing, scene), *_circle(scene)]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
     return _error(OperationTimeoutError, f"{_when(facts, scene)} {who}", lines, facts, scene, missing, verdict)

@@ -10,6 +10,7 @@ _ENTRY = {
     "seq": int,
     "operation": str,
     "dtype": str,
+    "device": str,
     "op": str,
     "root": int,
     "peer": int,
@@ -35,6 +36,7 @@ _ROW = {
     "finished": int,
     "sleeps_for": int,
     "entry": (None, _ENTRY),
+    "begun": (None, _ENTRY),
     "mail": (None, _ENTRY),
 }
 _FAULT = {"kind": str, "culprit": int, "reporter": int, "seq": int, "text": str}

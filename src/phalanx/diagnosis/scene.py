@@ -61,13 +61,13 @@ class Scene:
         return self.around.states.get(rank) == "gone"
 
     def _last(self, row: Row) -> str:
-        entry = row["entry"]
+        entry, begun = row["entry"], row["begun"]
+        if begun is not None and begun["device"] == "cuda":
+            return f"has called {_called(begun)}, and waits until its GPU has done what it was given before"
         if entry is None:
             return "has not called anything yet"
         is_over = row["finished"] >= entry["seq"]
-        called = f"{entry['operation']} #{entry['seq']} {words.arguments(entry)}".rstrip()
-        where = f", {words.place(entry['location'])}" if entry["location"] else ""
-        return f"{'left' if is_over else 'is in'} {called}{where}, begun {_ago(entry)}"
+        return f"{'left' if is_over else 'is in'} {_called(entry)}, begun {_ago(entry)}"
 
     def stand(self, rank: int) -> list[tuple[str, str]]:
         """Return lines that say where a rank's program is now, the innermost call first."""
@@ -76,6 +76,11 @@ class Scene:
             return []
         verb = "is now at" if self.rows[rank]["state"] != "left" else "went on to"
         return [("", f"{verb} {frames[0]}"), *(("", f"  called from {frame}") for frame in frames[1:])]
+
+
+def _called(entry: Row) -> str:
+    called = f"{entry['operation']} #{entry['seq']} {words.arguments(entry)}".rstrip()
+    return f"{called}, {words.place(entry['location'])}" if entry["location"] else called
 
 
 def _ago(entry: Row) -> str:

@@ -55,7 +55,8 @@ def arguments(entry: Mapping[str, Any]) -> str:
         return ""
     root = f"root {entry['root']} " if operation in ("broadcast", "reduce", "gather", "scatter") else ""
     how = f"{entry['op']} " if operation in ("all_reduce", "reduce", "reduce_scatter") else ""
-    return f"{how}{root}{entry['dtype']} {shape(entry['shape'])}"
+    where = " on cuda" if entry["device"] == "cuda" else ""
+    return f"{how}{root}{entry['dtype']} {shape(entry['shape'])}{where}"
 
 
 def seconds(value: float) -> str:

@@ -1,20 +1,30 @@
-"""What torch sees of GPUs: NCCL, the devices, and whether processes can share their memory."""
+"""What torch sees of GPUs: NCCL, the devices, and whether processes can share their memory, by torch or by phalanx."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from phalanx.doctor.cuda_ipc import DRIVER, HandOverRefused, NoCudaDevice, OneProcessOnly, hand_over
 from phalanx.doctor.finding import Answer, in_bytes
-from phalanx.settings import copy_environment
+from phalanx.settings import allocator_options, copy_environment
 
 CUDA_S = 30.0  # the first use of a GPU may take seconds
 SHARING_NCCL = (2, 30)
 SHARING_SWITCH = "NCCL_MULTI_RANK_GPU_ENABLE"
 _NO_SHARING = "To share CUDA tensors between ranks, start the container with --ipc=host and allow pidfd_getfd."
+_STAGED = "phalanx takes collectives between ranks on one GPU through the host's memory, which is slower"
+_NO_HAND_OVER = (
+    "To have ranks share a GPU at full speed, start them where CUDA IPC is permitted: on Linux itself, or in one "
+    "container with --ipc=host."
+)
+_NOT_EXPANDABLE = (
+    "Take expandable_segments:True out of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) where ranks share a GPU."
+)
 _RECEIVER = """
 import pickle, sys
 from phalanx.doctor.asking import die_with_parent
@@ -83,3 +93,20 @@ def cuda_sharing() -> Answer:
         return Answer("ok", "another process read a tensor on the GPU")
     lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it read other values"]
     return Answer("note", f"does not work: {lines[-1]}", _NO_SHARING)
+
+
+def phalanx_sharing(driver: str = DRIVER) -> Answer:
+    """Hand GPU memory over to another process as phalanx does, and see whether torch's memory can be."""
+    try:
+        hand_over(driver)
+    except NoCudaDevice as absence:
+        return Answer("absent", str(absence))
+    except OneProcessOnly:
+        text = "only one process may use this GPU at a time (compute mode EXCLUSIVE_PROCESS), so ranks can't share it"
+        return Answer("note", text, "`nvidia-smi -c 0`, as root, lets several use it.")
+    except HandOverRefused as refusal:
+        return Answer("note", f"CUDA IPC does not work: {refusal}; {_STAGED}", _NO_HAND_OVER)
+    if re.search(r"expandable_segments\s*:\s*true", allocator_options(), re.IGNORECASE):
+        text = f"torch is told to use expandable segments, which can't be handed over; {_STAGED}"
+        return Answer("note", text, _NOT_EXPANDABLE)
+    return Answer("ok", "ranks can share one through phalanx; they take turns on it")

@@ -9,7 +9,7 @@ import os
 import re
 
 from phalanx.doctor.finding import Answer, Probe, Topic, first_line
-from phalanx.doctor.gpus import CUDA_S, cuda_devices, cuda_sharing, nccl
+from phalanx.doctor.gpus import CUDA_S, cuda_devices, cuda_sharing, nccl, phalanx_sharing
 from phalanx.doctor.scarcity import advice_about
 
 IMPORT_S = 60.0  # from a cold disk it takes long
@@ -98,6 +98,7 @@ TOPIC = Topic(
         Probe("CUDA devices", cuda_devices, CUDA_S, is_needed=False,
               advice_when_lost="Look at `nvidia-smi`: CUDA does not answer."),
         Probe("CUDA IPC", cuda_sharing, CUDA_S, is_needed=False),
+        Probe("shared GPU", phalanx_sharing, CUDA_S, is_needed=False),
     ),
     is_chain=True,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from phalanx.engine._native import (
     available_memory_bytes,
     signal_thread,
     usable_cores,
+    use_cuda,
 )
 from phalanx.engine.memory import create_group_segment, create_symmetric_segment
 
@@ -32,4 +33,5 @@ __all__ = [
     "create_symmetric_segment",
     "signal_thread",
     "usable_cores",
+    "use_cuda",
 ]

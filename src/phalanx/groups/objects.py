@@ -22,6 +22,15 @@ def _pack(group: SharedMemoryGroup, operation: str, value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
+# In host memory, whatever the program's default device is: so are the pickled bytes.
+def _empty(count: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(count, dtype=dtype, device="cpu")
+
+
+def _number(value: int) -> torch.Tensor:
+    return torch.tensor([value], device="cpu")
+
+
 def _unpack(data: torch.Tensor) -> Any:
     return pickle.loads(data.numpy().tobytes())
 
@@ -29,9 +38,9 @@ def _unpack(data: torch.Tensor) -> Any:
 def all_gather_object(group: SharedMemoryGroup, value: Any) -> list[Any]:
     """Return every rank's value, in rank order, on every rank."""
     data = _pack(group, "all_gather", value)
-    sizes = torch.empty(group.size, dtype=torch.int64)
-    group.all_gather_single(sizes, torch.tensor([data.numel()]))
-    parts = [torch.empty(int(size), dtype=torch.uint8) for size in sizes]
+    sizes = _empty(group.size, torch.int64)
+    group.all_gather_single(sizes, _number(data.numel()))
+    parts = [_empty(int(size), torch.uint8) for size in sizes]
     group.all_gather(parts, data)
     return [_unpack(part) for part in parts]
 
@@ -39,10 +48,10 @@ def all_gather_object(group: SharedMemoryGroup, value: Any) -> list[Any]:
 def gather_object(group: SharedMemoryGroup, value: Any, root: int = 0) -> list[Any] | None:
     """Return every rank's value on the root, None elsewhere."""
     data = _pack(group, "all_gather", value)
-    sizes = torch.empty(group.size, dtype=torch.int64)
-    group.all_gather_single(sizes, torch.tensor([data.numel()]))
+    sizes = _empty(group.size, torch.int64)
+    group.all_gather_single(sizes, _number(data.numel()))
     # Sizes differ, so the short ones are filled up: gather wants equal blocks.
-    block = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+    block = _empty(int(sizes.max()), torch.uint8).zero_()
     block[: data.numel()] = data
     if group.rank != root:
         group.gather(None, block, root)
@@ -55,11 +64,11 @@ def gather_object(group: SharedMemoryGroup, value: Any, root: int = 0) -> list[A
 def broadcast_object(group: SharedMemoryGroup, value: Any = None, root: int = 0) -> Any:
     """Return the root's value on every rank."""
     is_root = group.rank == root
-    data = _pack(group, "broadcast", value) if is_root else torch.empty(0, dtype=torch.uint8)
-    size = torch.tensor([data.numel()])
+    data = _pack(group, "broadcast", value) if is_root else _empty(0, torch.uint8)
+    size = _number(data.numel())
     group.broadcast(size, root)
     if not is_root:
-        data = torch.empty(int(size), dtype=torch.uint8)
+        data = _empty(int(size), torch.uint8)
     group.broadcast(data, root)
     return value if is_root else _unpack(data)
 
@@ -67,10 +76,10 @@ def broadcast_object(group: SharedMemoryGroup, value: Any = None, root: int = 0)
 def scatter_object(group: SharedMemoryGroup, values: Sequence[Any] | None = None, root: int = 0) -> Any:
     """Return the root's values[i] on rank i."""
     if group.rank != root:
-        block_bytes, sizes = torch.empty(1, dtype=torch.int64), torch.empty(1, dtype=torch.int64)
+        block_bytes, sizes = _empty(1, torch.int64), _empty(1, torch.int64)
         group.broadcast(block_bytes, root)
         group.scatter(sizes, None, root)
-        block = torch.empty(int(block_bytes), dtype=torch.uint8)
+        block = _empty(int(block_bytes), torch.uint8)
         group.scatter(block, None, root)
         return _unpack(block[: int(sizes)])
     if values is None or len(values) != group.size:
@@ -79,11 +88,11 @@ def scatter_object(group: SharedMemoryGroup, values: Sequence[Any] | None = None
             "broadcast", f"scatter_object: the root must give {group.size} values, one per rank, not {given}"
         )
     parts = [_pack(group, "broadcast", value) for value in values]
-    block_bytes = torch.tensor([max(part.numel() for part in parts)])
+    block_bytes = _number(max(part.numel() for part in parts))
     group.broadcast(block_bytes, root)
-    own_size = torch.empty(1, dtype=torch.int64)
-    group.scatter(own_size, [torch.tensor([part.numel()]) for part in parts], root)
+    own_size = _empty(1, torch.int64)
+    group.scatter(own_size, [_number(part.numel()) for part in parts], root)
     blocks = [torch.nn.functional.pad(part, (0, int(block_bytes) - part.numel())) for part in parts]
-    block = torch.empty(int(block_bytes), dtype=torch.uint8)
+    block = _empty(int(block_bytes), torch.uint8)
     group.scatter(block, blocks, root)
     return values[root]

@@ -23,6 +23,7 @@ from phalanx.engine import RankEndpoint, create_group_segment, create_symmetric_
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
+from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.living import add_living
 from phalanx.groups.tracing import join_recording
@@ -49,6 +50,7 @@ class SharedMemoryGroup(RankEndpoint):
         Raises:
             RuntimeError: The segment is not a group's, or the rank is taken.
         """
+        prepare_engine()
         this = weakref.ref(self)
         super().__init__(
             descriptor, rank, is_thread, timeout_s, _LIBRARY_FOLDERS, lambda facts: _explain(this(), facts)

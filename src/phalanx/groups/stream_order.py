@@ -31,7 +31,13 @@ class PendingOperation(Protocol):
 
 
 class StreamOrder(Protocol):
-    """What a device type wants to know. Threads may share it."""
+    """What a device type wants to know. Threads may share it.
+
+    Attributes:
+        runs_at_once: Whether work on the device is done when the call that starts it returns.
+    """
+
+    runs_at_once: bool
 
     def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, operation: str, lane: int) -> object:
         """Put an operation behind the current stream, before it starts; return a ticket for it.
@@ -44,8 +50,15 @@ class StreamOrder(Protocol):
     def wait(self, ticket: object) -> None:
         """Put the current stream behind the operation, which is over."""
 
-    def started(self, operation: PendingOperation) -> None:
-        """Note an operation under way: synchronizing its device waits for it."""
+    def finish_stream(self) -> None:
+        """Block until the current stream is done, if this process uses the device."""
+
+    def started(self, operation: PendingOperation, *, owner: object) -> None:
+        """Note an operation under way: synchronizing its device waits for it.
+
+        Args:
+            owner: The thread that is its rank, as current_thread_rank() has it; None when ranks are no threads.
+        """
 
     def raise_failure(self, *, is_last: bool = False) -> None:
         """Raise why an operation failed that was waited for by synchronizing alone.
@@ -74,6 +87,12 @@ def orders(device_type: str, order: StreamOrder) -> None:
 def order_of(device_type: str) -> StreamOrder | None:
     """Return what a device type has registered, or None."""
     return registered.get(device_type)
+
+
+def is_virtual(device_type: str) -> bool:
+    """Tell whether the devices of a type that has registered are virtual ones."""
+    order = registered.get(device_type)
+    return order is not None and order.runs_at_once
 
 
 def device_types() -> list[str]:

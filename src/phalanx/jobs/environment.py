@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from phalanx.errors import UsageError
 from phalanx.jobs.store import HOST
-
-_DEVICE = re.compile(r"[0-9]+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -24,25 +21,6 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
             raise UsageError(f'"{text}" does not set a variable; give NAME=VALUE')
         variables[name] = value
     return variables
-
-
-def choose_gpus(spec: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which ranks see the GPUs of "none", "all", or a list such as "0,1".
-
-    Raises:
-        UsageError: It is none of these.
-    """
-    others = {name: value for name, value in environment.items() if name != "CUDA_VISIBLE_DEVICES"}
-    if spec == "all":
-        return others
-    if spec == "none":
-        return {**others, "CUDA_VISIBLE_DEVICES": ""}
-    devices = [part.strip() for part in spec.split(",")]
-    if not all(_DEVICE.fullmatch(device) for device in devices):
-        raise UsageError(f'"{spec}" names no GPUs; give "none", "all", or their numbers such as "0,1"')
-    if len(set(devices)) < len(devices):
-        raise UsageError(f'"{spec}" names a GPU twice')
-    return {**others, "CUDA_VISIBLE_DEVICES": ",".join(devices)}
 
 
 def rank_variables(

@@ -28,6 +28,8 @@ class Job:
         trace_folder: Where ranks write what they do, or None.
         warn_after_s: How long ranks may wait for another before it is told; 0 for never.
         is_live: Whether to show the ranks on a terminal, as they run.
+        rank_variables: Variables of each rank that others have not, or not so; empty when there are none.
+        note: What to say before ranks start, or "".
     """
 
     program: Program
@@ -42,6 +44,8 @@ class Job:
     trace_folder: Path | None = None
     warn_after_s: float = 30.0
     is_live: bool = False
+    rank_variables: tuple[dict[str, str], ...] = ()
+    note: str = ""
 
 
 def check_num_ranks(num_ranks: int) -> None:

@@ -62,9 +62,9 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> Outcome:
     from phalanx.jobs.attempt import Attempt
     from phalanx.jobs.summary import describe_failure
 
-    gpus = describe_virtual_gpus(job.environment, job.num_ranks)
-    if gpus:
-        _say(host.view, gpus)
+    for note in (job.note, describe_virtual_gpus(job.environment, job.num_ranks)):
+        if note:
+            _say(host.view, note)
     deadline = None if job.timeout_s is None else began + job.timeout_s
     for num_restarts in range(job.max_restarts + 1):
         outcome = Attempt(job, host, deadline).run(num_restarts)

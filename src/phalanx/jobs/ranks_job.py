@@ -32,6 +32,8 @@ def make_ranks_job(job: Job, host: Host, port: int, num_restarts: int, *, termin
         max_restarts=job.max_restarts,
         nccl_errors=job.environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     )
+    for rank, own in enumerate(job.rank_variables):
+        variables[rank] |= own
     return rank_process.Job(
         num_ranks=job.num_ranks,
         payload=pickle.dumps(RankTask(job.program, variables, host.open_files)),

@@ -18,8 +18,10 @@ import traceback
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
+from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import BuildError, PhalanxError, UsageError
 from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE
 from phalanx.jobs.main_module import run_main, without_own_frames
@@ -29,7 +31,7 @@ from phalanx.launch import zygote
 from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.rank_process import Job, become_rank, die_with_parent, flush_streams
-from phalanx.settings import virtual_gpus
+from phalanx.settings import gpu_memory, hides_gpus, local_rank, virtual_gpus
 
 _INTERRUPTED = -signal.SIGINT  # Python then dies of the signal itself, so that a shell sees it
 
@@ -78,7 +80,25 @@ def _prepare() -> None:
 
         if active() is None:
             set_up_from_environment()
+    check_forkable()
     _skip_torchs_housekeeping()
+
+
+def check_forkable(files: Path = Path("/proc/self/fd")) -> None:
+    """See whether ranks that are forked from this process can use GPUs.
+
+    Args:
+        files: The open files of this process.
+
+    Raises:
+        UsageError: CUDA is initialised here, and its GPUs are not hidden from ranks.
+    """
+    if not hides_gpus() and not virtual_gpus() and has_opened_cuda(files):
+        raise UsageError(
+            "`import torch` has initialised CUDA here, and ranks, which are forked from here, could not use a GPU\n"
+            "  do       find the extension of torch, .pth file or sitecustomize that uses CUDA when it is imported, or "
+            "give --gpus none if ranks use no GPU"
+        )
 
 
 def _skip_torchs_housekeeping() -> None:
@@ -105,10 +125,20 @@ def run_script_rank(rank: int, job: Job, descriptors: list[int], parent: int) ->
             os.set_inheritable(descriptor, False)
         _forget_the_zygote(task)
         set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting))
+        _limit_gpu_memory()
         status = _run(task.program, _Teller(notes))
     except BaseException:
         traceback.print_exc()
     _finish(status)
+
+
+def _limit_gpu_memory() -> None:
+    """Keep this rank to its share of the GPU, should it use one."""
+    if gpu_memory() and not virtual_gpus():
+        from phalanx.devices.gpu_place import take_place
+        from phalanx.devices.gpu_shares import read_share
+
+        take_place(local_rank(), read_share(gpu_memory(), "PHALANX_GPU_MEMORY"), is_current=False)
 
 
 class _Teller:

@@ -86,6 +86,12 @@ def has_failed() -> bool:
     return any(context.failure is not None for context in _of_process)
 
 
+def current_thread_rank() -> LaunchContext | None:
+    """Return the context of the calling thread if it is a rank itself; None when the process is one, or nobody is."""
+    context: LaunchContext | None = getattr(_of_thread, "context", None)
+    return context if context is not None and context.is_thread else None
+
+
 def current_context() -> LaunchContext | None:
     """Return the context of the calling thread, else of the process."""
     context: LaunchContext | None = getattr(_of_thread, "context", None)

@@ -29,7 +29,7 @@ _START_S = 120.0  # for importing torch, and with pytest also the tests
 
 
 class NotForkableError(InternalError):
-    """What was imported into the zygote has started threads."""
+    """What was imported into the zygote has started threads, or initialised CUDA."""
 
 
 class ZygoteClient:
@@ -127,9 +127,8 @@ class ZygoteClient:
             raise InternalError("the process that ranks are forked from did not start; see its output above")
         (num_threads,) = struct.unpack("!Q", greeting)
         if num_threads != 1:
-            raise NotForkableError(
-                f"the process that ranks are forked from has {num_threads} threads, so it can't be forked"
-            )
+            why = f"has {num_threads} threads" if num_threads else "has initialised CUDA"
+            raise NotForkableError(f"the process that ranks are forked from {why}, so it can't be forked")
         self._is_ready = True
 
 

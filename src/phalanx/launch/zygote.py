@@ -205,6 +205,7 @@ def main(
     *,
     preloaded: Sequence[str] = PRELOADED,
     is_guardian: bool = False,
+    is_forkable: Callable[[], bool] = lambda: True,
 ) -> None:
     """Import what ranks need, say so, and fork them on demand until the caller is gone.
 
@@ -213,6 +214,7 @@ def main(
         prepare: What else to do before ranks are forked.
         preloaded: The modules to import.
         is_guardian: Whether to end also what ranks leave behind.
+        is_forkable: Tells whether forks can do all they shall; threads are looked for in any case.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
@@ -224,7 +226,7 @@ def main(
     prepare()
     gc.freeze()  # nor need every rank look through them, and so copy the pages they are on
     gc.enable()
-    num_threads = len(os.listdir("/proc/self/task"))
+    num_threads = len(os.listdir("/proc/self/task")) if is_forkable() else 0
     control.sendall(_LENGTH.pack(num_threads))
     if num_threads == 1:
         _Zygote(control, is_guardian).run()

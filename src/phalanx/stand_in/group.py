@@ -26,6 +26,7 @@ class StandInGroup(PhalanxProcessGroup):
     """
 
     stands_in_for: ClassVar[str]
+    supports_splitting = False
 
     def __init__(
         self, group: SharedMemoryGroup, store: Store, *, name: str, device_types: Sequence[str] | None = None

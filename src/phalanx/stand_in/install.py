@@ -12,6 +12,7 @@ import torch
 import torch.cuda.nccl
 import torch.distributed.constants as torch_constants
 
+from phalanx.devices.real_gpus import find_gpus, visible_gpus
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
 from phalanx.stand_in import making, nccl_options
@@ -21,6 +22,7 @@ from phalanx.stand_in.gloo import GlooStandIn
 from phalanx.stand_in.mpi import MpiStandIn
 from phalanx.stand_in.names import ReplacedNames
 from phalanx.stand_in.nccl import NcclStandIn
+from phalanx.torch_backend.cuda_order import serve_cuda
 from phalanx.torch_backend.untyped import c10d, dist, native
 
 BackendName = Literal["nccl", "gloo", "mpi"]
@@ -67,10 +69,11 @@ def stand_in_for(backend: BackendName) -> StandIn:
     """Have phalanx serve whatever asks torch.distributed for another backend, in this process.
 
     Args:
-        backend: "nccl" for virtual GPUs; "gloo" and "mpi" for the CPU and for virtual devices.
+        backend: "nccl" for GPUs; "gloo" and "mpi" for the CPU and for GPUs. Ranks may share a real GPU, which is what
+            NCCL refuses; on virtual ones, which cost nothing, its rule of one rank per GPU is kept.
 
     Raises:
-        UsageError: There is no such stand-in, there are no virtual GPUs for NCCL, or real ones are visible.
+        UsageError: There is no such stand-in, or there are no GPUs for NCCL, neither real nor virtual ones.
     """
     if backend not in _CLASSES:
         raise UsageError(f'phalanx can\'t stand in for "{backend}"; give one of {", ".join(sorted(_CLASSES))}')
@@ -81,18 +84,16 @@ def stand_in_for(backend: BackendName) -> StandIn:
 
 
 def _check_gpus() -> None:
-    if stream_order.order_of("cuda") is not None:
+    if stream_order.is_virtual("cuda"):
         return
-    if torch.version.cuda is not None and torch.cuda.is_available():
+    # Counted without CUDA, which torch may initialise for it: ranks are forked from processes that come by here.
+    if torch.version.cuda is None or not visible_gpus(find_gpus()):
         raise UsageError(
-            f"phalanx does not stand in for NCCL beside {torch.cuda.device_count()} real GPUs\n"
-            f'  do       use NCCL itself, or hide the GPUs (CUDA_VISIBLE_DEVICES="") and set up virtual ones first'
+            "phalanx stands in for NCCL on GPUs, real or virtual ones, and there are none\n"
+            '  do       call phalanx.virtual_devices(8, face="cuda") first, start with phalanx run --virtual-gpus 8, '
+            "or set PHALANX_VIRTUAL_GPUS=8"
         )
-    raise UsageError(
-        "phalanx stands in for NCCL on virtual GPUs only, and there are none\n"
-        '  do       call phalanx.virtual_devices(8, face="cuda") first, start with phalanx run --virtual-gpus 8, '
-        "or set PHALANX_VIRTUAL_GPUS=8"
-    )
+    serve_cuda()
 
 
 class _Installation:
@@ -146,9 +147,10 @@ def _install_nccl(names: ReplacedNames) -> None:
     names.attribute(native, "_DEFAULT_PG_NCCL_TIMEOUT", nccl_options.DEFAULT_TIMEOUT)
     for module in (torch_constants, c10d):
         names.attribute(module, "default_pg_nccl_timeout", nccl_options.DEFAULT_TIMEOUT)
-    names.attribute(native, "_hash_tensors", _hash_tensors)
-    names.attribute(torch.cuda.nccl, "is_available", lambda tensors: all(t.is_cuda for t in tensors))
-    allow_bfloat16(names)
+    if stream_order.is_virtual("cuda"):  # beside real ones, torch has these itself
+        names.attribute(native, "_hash_tensors", _hash_tensors)
+        names.attribute(torch.cuda.nccl, "is_available", lambda tensors: all(t.is_cuda for t in tensors))
+        allow_bfloat16(names)
 
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:

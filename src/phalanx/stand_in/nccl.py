@@ -1,4 +1,7 @@
-"""phalanx in NCCL's place: tensors of virtual GPUs, one rank per GPU, by NCCL's rules."""
+"""phalanx in NCCL's place: tensors of GPUs, by NCCL's rules.
+
+All of them on virtual GPUs; on real ones, ranks may share a GPU: a program for NCCL then runs on fewer than it needs.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from torch import Tensor
 from phalanx.devices.cuda_face.nccl import VERSION
 from phalanx.devices.cuda_face.ordinals import checked
 from phalanx.errors import UsageError
+from phalanx.groups import stream_order
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.stand_in.group import StandInGroup, join_ranks
 from phalanx.stand_in.integer_average import averaging, is_integer_average
@@ -63,9 +67,12 @@ class NcclStandIn(StandInGroup):
         super().__init__(group, store, name=name, device_types=("cuda",))
         self._options = options
         self._meeting_type = "cuda"
-        self._devices = OneRankPerDevice(group, store)
+        is_virtual = stream_order.is_virtual("cuda")
+        self._devices = OneRankPerDevice(group, store, is_kept=is_virtual)
         self._habits.rules = NcclRules(self._devices)
-        self._habits.comms = self._params = ParamComms(group)
+        self._params = ParamComms(group)
+        if is_virtual:  # whose library has a way to torch's profiler
+            self._habits.comms = self._params
         self._num_splits = 0
         self.uid = next(_uids)
         self._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
@@ -211,7 +218,7 @@ class NcclStandIn(StandInGroup):
         self.set_timeout(self._options._timeout + timeout)
 
     def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
-        """Do nothing: every tensor of a virtual GPU is reached in the same way."""
+        """Do nothing: every tensor of a GPU is reached in the same way."""
 
     deregister_mem_pool = register_mem_pool
 

@@ -1,5 +1,7 @@
 """NCCL's first rule: every rank has a device of its own. Looked at once per device, when it is first used.
 
+Where the rule is not kept, ranks may share a device; one that a rank has bound itself to is still its only one.
+
 A rank leaves word of its device in the store and sees whether another has been there: of two, the later one. Nobody
 waits, so a rank that is late is still found waiting for in the operation that the program called.
 """
@@ -15,9 +17,16 @@ from phalanx.torch_backend.untyped import Store, dist
 
 
 class OneRankPerDevice:
-    """Which device this rank uses, and whether it is the only one. One thread at a time."""
+    """Which device this rank uses, and whether it is the only one. One thread at a time.
 
-    def __init__(self, group: SharedMemoryGroup, store: Store) -> None:
+    Args:
+        group: The ranks.
+        store: Where they leave word.
+        is_kept: Whether the rule is.
+    """
+
+    def __init__(self, group: SharedMemoryGroup, store: Store, *, is_kept: bool) -> None:
+        self._is_kept = is_kept
         self._group = group
         self._store = store
         self._used: list[int] = []
@@ -40,7 +49,12 @@ class OneRankPerDevice:
             DistBackendError: Two ranks have the same.
         """
         self._bound = device
-        mine = torch.tensor([device.index])
+        if self._is_kept:
+            self._compare(device)
+        self._used.append(device.index)
+
+    def _compare(self, device: torch.device) -> None:
+        mine = torch.tensor([device.index], device="cpu")
         indices = [torch.empty_like(mine) for _ in range(self._group.size)]
         self._group.all_gather(indices, mine)
         users: dict[int, int] = {}
@@ -48,7 +62,6 @@ class OneRankPerDevice:
             if index in users:
                 raise dist.DistBackendError(self._describe(rank, users[index], index))
             users[index] = rank
-        self._used.append(device.index)
 
     def check(self, device: torch.device, event: str, *, is_message: bool = False) -> None:
         """Look at the device of a tensor.
@@ -68,7 +81,7 @@ class OneRankPerDevice:
             )
         if device.index in self._used:
             return
-        other = self._claim(device.index)
+        other = self._claim(device.index) if self._is_kept else None
         if other is not None:
             text = self._describe(self._group.rank, other, device.index)
             if not is_message:

@@ -11,6 +11,7 @@ import pytest
 from phalanx.errors import UsageError
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.testing.plan import Plan
+from phalanx.testing.real_gpus import gpu_of
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +82,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if plan.device == "cpu":
         return torch.device("cpu")
     number = _context("device").rank
-    chosen = torch.device("cuda", number if plan.gpus is None else number % plan.gpus.num_devices)
+    if plan.gpus is None:  # it is the current one already, or will be when CUDA is first used
+        from phalanx.testing.plugin import runner_of
+
+        return torch.device("cuda", gpu_of(number, runner_of(request.node).gpus()))
+    chosen = torch.device("cuda", number % plan.gpus.num_devices)
     torch.cuda.set_device(chosen)
     return chosen
 

@@ -46,6 +46,11 @@ class Plan:
     device: str
     gpus: VirtualGpus | None = None
 
+    @property
+    def is_on_real_gpus(self) -> bool:
+        """Whether ranks use GPUs that this machine must have."""
+        return self.device == "cuda" and self.gpus is None
+
     def label(self, *, with_kind: bool) -> str:
         """Name it in a test id."""
         return f"{self.kind}-{self.num_ranks}" if with_kind else f"ranks-{self.num_ranks}"

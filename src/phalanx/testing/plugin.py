@@ -28,6 +28,7 @@ from phalanx.testing.fixtures import (
 from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_gpus_marker, read_marker
 from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
 from phalanx.testing.ranks_shown import RanksShown, output_sections
+from phalanx.testing.real_gpus import keep_forkable
 from phalanx.testing.runner import Runner
 from phalanx.testing.subtest_reports import log_subtests
 from phalanx.testing.verdict import Verdict
@@ -62,6 +63,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ranks_kind", "default of --ranks-kind", default="process")
     parser.addini("ranks_backend", "default of --ranks-backend", default="phalanx")
     parser.addini("ranks_timeout", "seconds that a test on ranks may take", default="60")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Keep this process fit for forking ranks from, before any test module is imported."""
+    keep_forkable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -134,6 +141,12 @@ def _ranks_plan(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+def runner_of(item: Any) -> Runner:
+    """Return what runs the tests of this session."""
+    runner: Runner = item.config.stash[_RUNNER]
+    return runner
+
+
 def plan_of(item: Any) -> Plan | None:
     """Return how a test runs on ranks; None when it does not.
 
@@ -141,7 +154,7 @@ def plan_of(item: Any) -> Plan | None:
         UsageError: Its marker makes no sense.
     """
     marker = item.get_closest_marker("ranks")
-    defaults = item.config.stash[_RUNNER].defaults
+    defaults = runner_of(item).defaults
     own = item.get_closest_marker("virtual_gpus")
     if marker is None:
         if own is None:
@@ -177,7 +190,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = _reason_against(item)
     if reason:
         pytest.fail(reason, pytrace=False)
-    if plan_of(item) is not None:
+    plan = plan_of(item)
+    if plan is not None:
+        missing = runner_of(item).reason_to_skip(plan)
+        if missing:
+            raise pytest.skip.Exception(missing, _use_item_location=True)
         item.stash[_DEFERRED] = []
 
 
@@ -193,7 +210,7 @@ def _reason_against(item: pytest.Item) -> str:
                 "@pytest.mark.ranks is for test functions and plain classes; in a unittest.TestCase use "
                 "phalanx.testing.unittest.MultiProcessTestCase"
             )
-        item.config.stash[_RUNNER].check(plan)
+        runner_of(item).check(plan)
         if is_hypothesis_test(item):
             allow_fixtures_of_ranks(item)
     except UsageError as error:
@@ -236,7 +253,7 @@ def _belongs_to_ranks(fixturedef: pytest.FixtureDef[Any], item: Any, deferred: l
     assert plan is not None
     if plan.kind == "thread":
         return False
-    is_sent = plan.kind == "pool" or item.config.stash[_RUNNER].needs_shadow()
+    is_sent = plan.kind == "pool" or runner_of(item).needs_shadow(plan)
     return name in _CAPTURING or (is_sent and name in _OF_WARM_RANKS)
 
 
@@ -265,7 +282,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     plan = plan_of(pyfuncitem)
     assert plan is not None
-    runner = pyfuncitem.config.stash[_RUNNER]
+    runner = runner_of(pyfuncitem)
     values = {name: value for name, value in pyfuncitem.funcargs.items() if not isinstance(value, OnRanksOnly)}
     deferred = pyfuncitem.stash[_DEFERRED]
     reason = ""

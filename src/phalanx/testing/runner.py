@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import UsageError
 from phalanx.launch.nursery import NotForkableError, ZygoteClient
 from phalanx.testing.crew import Crew, TaskInterrupted
@@ -26,6 +27,7 @@ from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_fixtures import DeferredFixture
 from phalanx.testing.rank_report import RankReport, caught_warnings
 from phalanx.testing.rank_test import RankTest
+from phalanx.testing.real_gpus import RealGpus, check_gpus, look_for_gpus
 from phalanx.testing.shadow import serve_session, start_separate_ranks, start_shadow
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
@@ -45,7 +47,8 @@ class Runner:
         self._config = config
         self._redirect = config.getoption("capture", "fd") != "no"
         self._debugger = Debugger(config)
-        self._warm: dict[tuple[int, VirtualGpus | None], WarmRanks] = {}
+        self._warm: dict[tuple[int, VirtualGpus | None, str], WarmRanks] = {}
+        self._gpus: RealGpus | None = None
         self._shadow: ZygoteClient | None = None
         self._can_fork_shadow = True  # until it turns out that the tests initialise CUDA when they are imported
 
@@ -55,19 +58,25 @@ class Runner:
         Raises:
             UsageError: It is not.
         """
-        if plan.gpus is not None and plan.kind == "thread" and self.needs_shadow():
+        if plan.gpus is not None and plan.kind == "thread" and self.needs_shadow(plan):
             raise UsageError(
                 'gpus="virtual" with kind="thread" needs a fork of pytest\'s own process, which can\'t be forked: it '
                 'has initialised CUDA, or --ranks-shadow is given. Use kind="process" or kind="pool"'
             )
-        if plan.device == "cuda" and plan.gpus is None:
-            torch = importlib.import_module("torch")
-            count = torch.cuda.device_count()
-            if count < plan.num_ranks:
-                raise UsageError(
-                    f'{plan.num_ranks} ranks with device="cuda" need {plan.num_ranks} GPUs, one each; this machine has '
-                    f'{count}. Use fewer ranks, gpus="virtual", or device="cpu" with backend="phalanx" or "gloo"'
-                )
+        if plan.is_on_real_gpus and self.gpus().count:
+            check_gpus(self.gpus(), plan.num_ranks, plan.backend)
+
+    def reason_to_skip(self, plan: Plan) -> str:
+        """Say what this machine does not have that a test needs; empty when all is there."""
+        if not plan.is_on_real_gpus or self.gpus().count:
+            return ""
+        return f'{self.gpus().absence}, and device="cuda" wants one; gpus="virtual" has the CPU play GPUs'
+
+    def gpus(self) -> RealGpus:
+        """Return the real GPUs of this machine, looked for once."""
+        if self._gpus is None:
+            self._gpus = look_for_gpus()
+        return self._gpus
 
     def run(
         self, item: pytest.Function, plan: Plan, values: Mapping[str, Any], deferred: Sequence[DeferredFixture]
@@ -99,7 +108,7 @@ class Runner:
             return RankTest(item, values, deferred, debug=self._debugger.on_rank(item, line)).run()
 
         check_fixtures(values, is_forked=True)
-        if self.needs_shadow():
+        if self.needs_shadow(plan):
             fresh = WarmRanks(plan.num_ranks, lambda: self._start_in_shadow(plan.num_ranks))
             try:
                 return self._send(fresh, item, plan, values, deferred)
@@ -166,7 +175,7 @@ class Runner:
             return RankTest(item, values, deferred, inner=inner, example=unpack(example)).run, meeting, port
 
         def start() -> Crew:
-            if self.needs_shadow():
+            if self.needs_shadow(plan):
                 return self._start_in_shadow(plan.num_ranks)
             return fork_crew(
                 lambda rank, line: serve(rank, line, prepare),
@@ -178,7 +187,7 @@ class Runner:
         def run(example: bytes) -> Verdict:
             with open_meeting() as meeting, claim_port() as port:
                 task: Any = (example, meeting, port)
-                if self.needs_shadow():
+                if self.needs_shadow(plan):
                     task = make_task(item, values, deferred, meeting, port, example)
                 return judge(ranks.run(pickle.dumps(task), timeout_s=plan.timeout_s), plan.timeout_s)
 
@@ -195,7 +204,7 @@ class Runner:
 
     def _run_warm(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
         def start() -> Crew:
-            if self.needs_shadow():
+            if self.needs_shadow(plan):
                 return self._start_in_shadow(plan.num_ranks)
             items = {each.nodeid: each for each in item.session.items}
             return fork_crew(
@@ -206,9 +215,10 @@ class Runner:
             )
 
         check_fixtures(values, is_forked=False)
-        warm = self._warm.get((plan.num_ranks, plan.gpus))
+        like = (plan.num_ranks, plan.gpus, plan.device)
+        warm = self._warm.get(like)
         if warm is None:
-            warm = self._warm[plan.num_ranks, plan.gpus] = WarmRanks(plan.num_ranks, start)
+            warm = self._warm[like] = WarmRanks(plan.num_ranks, start)
         warm.require(wide_fixtures(item))
         return self._send(warm, item, plan, values, deferred)
 
@@ -226,9 +236,11 @@ class Runner:
         test.debug = self._debugger.on_rank(test.item, line)
         return test.run, sent.meeting, sent.port
 
-    def needs_shadow(self) -> bool:
+    def needs_shadow(self, plan: Plan) -> bool:
         """Tell whether ranks must be forked from another process than this."""
-        return has_initialised_cuda() or bool(self._config.getoption("--ranks-shadow"))
+        if has_initialised_cuda() or self._config.getoption("--ranks-shadow"):
+            return True
+        return plan.is_on_real_gpus and has_opened_cuda()
 
     def _start_in_shadow(self, num_ranks: int) -> Crew:
         if self._can_fork_shadow:

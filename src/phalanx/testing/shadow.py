@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.launch import zygote
 from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.rank_process import die_with_parent
@@ -93,7 +94,7 @@ def main(place: str, arguments: Sequence[str]) -> None:
         call: Call = pickle.loads(base64.b64decode(place.removeprefix("call:")))
         serve_tests = functools.partial(_serve_by_itself, call, os.getppid())
     else:
-        serve_tests = functools.partial(zygote.main, int(place))
+        serve_tests = functools.partial(zygote.main, int(place), is_forkable=lambda: not has_opened_cuda())
     sys.exit(pytest.main(list(arguments), plugins=[_Shadow(serve_tests)]))
 
 

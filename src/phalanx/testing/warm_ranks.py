@@ -105,6 +105,9 @@ def _clean_up(report: RankReport) -> None:
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_initialized() and report.outcome != "failed":
         dist.destroy_process_group()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and report.outcome != "failed":
+        torch.cuda.empty_cache()  # ranks of another size may share the GPU next
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a test may have closed it
             stream.flush()

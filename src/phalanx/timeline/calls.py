@@ -57,7 +57,7 @@ def decode_call(what: int, count: int, size_bytes: int, flags: int, dims: tuple[
     operation = OPERATIONS[what & 0xFF]
     dtype = DTYPES[what >> 8 & 0xFF]
     op = REDUCE_OPS[what >> 16 & 0xFF]
-    num_dims = what >> 24 & 0xFF
+    num_dims = what >> 24 & 0x7F  # the bit above: on a GPU
     root = (what >> 32 ^ 1 << 31) - (1 << 31)  # 32 bits with a sign
     has_data = operation not in ("barrier", "none")
     return Call(

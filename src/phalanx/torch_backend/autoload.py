@@ -13,12 +13,15 @@ NAME = "phalanx"
 
 def register() -> None:
     """Make "phalanx" a backend of torch.distributed. Calling it again does nothing."""
+    import torch
     import torch.distributed as dist
 
     if not dist.is_available() or NAME.upper() in dist.Backend._plugins:
         return
     # A string instead of a list would register the devices "c", "p" and "u".
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    # NCCL stays what torch takes for GPUs when it is not told. Virtual ones are added when they are set up.
+    devices = ["cpu"] if torch.version.cuda is None else ["cpu", "cuda"]
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
 
 
 def register_for_dist2() -> None:

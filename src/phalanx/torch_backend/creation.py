@@ -19,6 +19,7 @@ from phalanx.groups import stream_order
 from phalanx.groups.connect import join
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
+from phalanx.torch_backend.cuda_order import serve_cuda
 from phalanx.torch_backend.dynamo import skip_own_code
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.torch_functions import teach_torch
@@ -50,11 +51,12 @@ def create_for_dist2(
     """Serve torch.distributed._dist2.new_group.
 
     Raises:
-        UsageError: There are options, or the device is neither the CPU nor a virtual one.
+        UsageError: There are options, or the device is neither the CPU nor a GPU, real or virtual.
         OperationTimeoutError: Not every rank came.
     """
     if options:
         raise UsageError(f"phalanx: unexpected options {sorted(options)}; it has none")
+    serve_cuda()
     served = ["cpu", *stream_order.device_types()]
     if torch.device(device).type not in served:
         raise UsageError(
@@ -73,6 +75,7 @@ def join_group(
         UsageError: A rank is on another host.
         OperationTimeoutError: Not every rank came.
     """
+    serve_cuda()
     teach_torch()
     skip_own_code()
     context = current_context()

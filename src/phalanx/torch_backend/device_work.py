@@ -1,6 +1,7 @@
 """Operations on tensors of devices that have streams, as torch sees them.
 
-The host waits for the data; then the current stream takes its place behind the operation.
+The host waits for the data; then the current stream takes its place behind the operation. On virtual devices, which
+run their work when it is called, callers get futures that are completed; on GPUs, those that still have to be.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 
 from phalanx.groups.stream_order import StreamOrder
 from phalanx.torch_backend.completion import Completer
-from phalanx.torch_backend.effects import Effects
-from phalanx.torch_backend.future import ready_future
+from phalanx.torch_backend.effects import Effects, flat
+from phalanx.torch_backend.future import future_of, ready_future
 from phalanx.torch_backend.habits import Habits
 from phalanx.torch_backend.outcome import Outcome
 from phalanx.torch_backend.profiling import is_enabled
@@ -46,6 +47,8 @@ class Ticket:
         Args:
             lane: Stands for the group.
         """
+        if not order.runs_at_once:  # the engine has put it behind the current stream
+            return cls(order, None)
         reads, writes = effects.reads(), effects.writes()
         if not reads and not writes:
             return cls(order, None)
@@ -65,12 +68,13 @@ class DeviceWork(PendingWork):
         outcome: Outcome,
         result: list[Any],
         completer: Completer,
-        tickets: Sequence[Waitable],
+        tickets: Sequence[Ticket],
         habits: Habits,
     ) -> None:
         super().__init__(outcome, result, completer)
         self._outcome = outcome
-        self._tickets = list(tickets)
+        self._runs_at_once = all(ticket.order.runs_at_once for ticket in tickets)
+        self._tickets: list[Waitable] = [*tickets]
         self._habits = habits
 
     def also_orders(self, ticket: Waitable) -> None:
@@ -117,19 +121,29 @@ class DeviceWork(PendingWork):
         return is_well
 
     def block_current_stream(self) -> None:
-        """Wait: work of virtual devices runs when it is called."""
+        """Wait: the host does, and with it whatever it gives the stream to do next."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a completed future: callbacks run at once and in the same order on every rank, as with NCCL.
 
+        DDP's reducer (C++) gets one of a GPU's tensors while they are on their way, and goes on with the backward pass.
+
         Raises:
             PhalanxError: The operation has failed.
         """
         if self._future is None:
-            self._wait_in_order(by_python=_is_called_from_python("get_future"))
-            self._future = ready_future(self._result)
+            by_python = _is_called_from_python("get_future")
+            if self._runs_at_once or by_python:
+                self._wait_in_order(by_python=by_python)
+                self._future = ready_future(self._result, self._streamed_devices())
+            else:
+                self._future = future_of(self._outcome, self._result, self._completer, self._streamed_devices())
         return self._future
+
+    def _streamed_devices(self) -> list[torch.device]:
+        """Return the devices whose streams run behind the host."""
+        return [] if self._runs_at_once else list({tensor.device for tensor in flat(self._result)})
 
 
 def _is_called_from_python(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -11,13 +12,18 @@ from phalanx.collectives import Work
 from phalanx.torch_backend.completion import Completer
 
 
-def ready_future(tensors: list[Any]) -> torch.futures.Future[Any]:
-    """Return a completed future."""
+def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> torch.futures.Future[Any]:
+    """Return a completed future.
+
+    Args:
+        tensors: Its value.
+        devices: GPUs whose streams are put in order: what a callback starts there comes before what its waiters start.
+    """
     if any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors):
         # DDP's built-in compression hook reads the value in C++, where only a forked call's has the type of a list of
         # tensors. It costs ten times as much, so only the dtype that this hook produces pays for it.
         return cast("torch.futures.Future[Any]", torch._C.fork(_identity, tensors))
-    future: torch.futures.Future[Any] = torch.futures.Future()
+    future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
     future.set_result(tensors)
     return future
 
@@ -26,7 +32,9 @@ def _identity(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return tensors
 
 
-def future_of(work: Work, tensors: list[Any], completer: Completer) -> torch.futures.Future[Any]:
+def future_of(
+    work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device] = ()
+) -> torch.futures.Future[Any]:
     """Return a future of the tensors, which may be on their way.
 
     Python callers get it completed: their callbacks then run at once, on their own thread, so that callbacks which
@@ -39,8 +47,8 @@ def future_of(work: Work, tensors: list[Any], completer: Completer) -> torch.fut
     has_types = any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors)
     if has_types or completer.is_current_thread() or work.done() or _is_asked_from_python():
         work.wait()
-        return ready_future(tensors)
-    raw: torch.futures.Future[Any] = torch.futures.Future()
+        return ready_future(tensors, devices)
+    raw: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
 
     def deliver(_: torch.futures.Future[Any]) -> list[Any]:
         # set_exception() would be visible to Python alone, and C++ would take the exception for the tensors. What a

@@ -22,6 +22,7 @@ from phalanx.groups import stream_order
 from phalanx.groups.coalescing import CombinedWork
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.groups.stream_order import StreamOrder, registered
+from phalanx.launch.context import current_thread_rank
 from phalanx.torch_backend import naming, profiling, sparse, versions
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.completion import Completer
@@ -32,7 +33,7 @@ from phalanx.torch_backend.lending import Loan
 from phalanx.torch_backend.other_devices import OtherDevices
 from phalanx.torch_backend.outcome import Outcome
 from phalanx.torch_backend.rules import translated
-from phalanx.torch_backend.untyped import Store
+from phalanx.torch_backend.untyped import ProcessGroup, Store
 from phalanx.torch_backend.work import FinishedWork, PendingWork
 
 _RECENT_WORKS = 512
@@ -71,6 +72,8 @@ class LaunchingGroup(naming.NamedGroup):
         self._others = OtherDevices(self, store, device_types or ("cpu", *stream_order.device_types()))
         self._coalescing = _Coalescing()
         self._lane = next(_lanes)
+        # Not asked for with every operation: backward() may start some on threads of torch's own.
+        self._owner = current_thread_rank()
         self._num_calls = 0
         # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
         # ones: they stay for a while.
@@ -121,7 +124,7 @@ class LaunchingGroup(naming.NamedGroup):
         return self._keep_on_device(Outcome(native, self._habits, [loan]), effects.result, ticket)
 
     def _keep_on_device(self, outcome: Outcome, result: list[Any], ticket: Ticket) -> FinishedWork:
-        ticket.order.started(outcome)
+        ticket.order.started(outcome, owner=self._owner)
         if self._coalescing.works is not None:
             self._coalescing.works.append(outcome)
             self._coalescing.tickets.append(ticket)
@@ -132,7 +135,9 @@ class LaunchingGroup(naming.NamedGroup):
 
     def _order_for(self, tensors: Sequence[Tensor]) -> StreamOrder | None:
         """Return the order of the device that an operation runs on; None for the CPU."""
-        return stream_order.order_of(tensors[0].device.type if tensors else self._meeting_type)
+        if not tensors:
+            return stream_order.order_of(self._meeting_type)
+        return None if tensors[0].is_cpu else stream_order.order_of(tensors[0].device.type)
 
     def _record(self, event: str, shown: Sequence[Tensor], result: Sequence[Any]) -> profiling.Recording:
         recording = profiling.Recording(self._backend_name, event, shown)
@@ -273,6 +278,16 @@ class LaunchingGroup(naming.NamedGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         return self._others.device_types()
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The device that this rank is bound to, if phalanx serves it: torch splits the backend of that device then."""
+        device: torch.device | None = super().bound_device_id
+        return device if device is not None and self._others.is_served(device.type) else None
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        ProcessGroup.bound_device_id.__set__(self, device)
 
     def make_engines(self) -> None:
         """Make the engines for devices that other backends serve, now instead of on first use. All ranks must."""

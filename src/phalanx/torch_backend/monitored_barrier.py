@@ -105,13 +105,13 @@ class MonitoredBarrier:
             raise self._error(told)
 
     def _receive(self, source: int, deadline: float) -> tuple[int, int]:
-        message = torch.empty(2, dtype=torch.int64)
+        message = torch.empty(2, dtype=torch.int64, device="cpu")
         self._group.recv(message, source, _TAG, timeout_s=max(deadline - time.monotonic(), _LEAST_S))
         word, attempt = message.tolist()
         return word, attempt
 
     def _send(self, rank: int, word: _Word, attempt: int) -> None:
-        self._group.send(torch.tensor([word, attempt]), rank, _TAG, async_op=True)
+        self._group.send(torch.tensor([word, attempt], device="cpu"), rank, _TAG, async_op=True)
 
     def _error(self, text: str, culprits: tuple[int, ...] = ()) -> OperationTimeoutError:
         return OperationTimeoutError(

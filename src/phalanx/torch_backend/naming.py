@@ -19,8 +19,12 @@ class Options(BackendOptions):  # type: ignore[misc]
 
     def __init__(self, backend_name: str, timeout: timedelta, ranks: Sequence[int], name: str) -> None:
         super().__init__(backend_name, timeout)
+        self._backend_name = backend_name
         self.global_ranks_in_group = list(ranks)
         self.group_name = name
+
+    def __deepcopy__(self, _: object) -> Options:  # for split_group
+        return Options(self._backend_name, self._timeout, self.global_ranks_in_group, self.group_name)
 
 
 class NamedGroup(ProcessGroup):  # type: ignore[misc]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from phalanx.torch_backend import versions
+from phalanx.torch_backend.naming import NamedGroup
 from phalanx.torch_backend.untyped import Store, dist
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class OtherDevices:
         if self._names is None:
             self._read_names()
         return not self._is_mixed
+
+    def is_served(self, device_type: str) -> bool:
+        """Tell whether phalanx serves a device: by this group, or by an engine that stands in for its backend."""
+        own = self._group._backend_name
+        return self._read_names().get(device_type) == own or isinstance(self._engines.get(device_type), NamedGroup)
 
     def names(self) -> dict[str, str]:
         """Return the backend's name for each device type that the group serves."""

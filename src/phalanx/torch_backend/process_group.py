@@ -16,6 +16,7 @@ import torch
 
 from phalanx.collectives import ReduceOp
 from phalanx.errors import UsageError
+from phalanx.groups import stream_order
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.torch_backend import naming
 from phalanx.torch_backend.call_options import CallOptions, read_options, read_timeout
@@ -32,6 +33,8 @@ _AT_ONCE, _BEHIND = (CallOptions(ReduceOp.SUM, 0, None, is_async) for is_async i
 
 class PhalanxProcessGroup(LaunchingGroup):
     """A torch ProcessGroup; threads may share it."""
+
+    supports_splitting = True
 
     def __init__(
         self,
@@ -265,7 +268,9 @@ class PhalanxProcessGroup(LaunchingGroup):
     # -- meeting
 
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
-        """Wait until every rank is here."""
+        """Wait until every rank is here, and done with what it has given its current stream to do."""
+        for order in stream_order.registered.values():
+            order.finish_stream()
         return self._launch("barrier", [], [], read_options(opts, None, None, timeout), self._group.barrier)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -277,6 +282,10 @@ class PhalanxProcessGroup(LaunchingGroup):
         self._barriers.run(timeout, wait_all_ranks)
 
     # -- groups
+
+    def eager_connect_single_device(self, device: Any = None) -> None:
+        """Note the device that this rank is bound to: torch tells nobody else of a group written in Python."""
+        self.bound_device_id = None if device is None else torch.device(device)
 
     def split_group(
         self,

@@ -28,9 +28,9 @@ def all_reduce(group: SharedMemoryGroup, tensors: list[torch.Tensor], options: C
 
 def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: float | None) -> None:
     mine = tensor.detach().coalesce()
-    num_entries = torch.zeros(group.size, dtype=torch.int64)
+    num_entries = torch.zeros(group.size, dtype=torch.int64, device="cpu")
     # The shape goes along: unequal ones are noticed before any value is sent.
-    head = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64)
+    head = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64, device="cpu")
     heads = [torch.empty_like(head) for _ in range(group.size)]
     group.all_gather(heads, head, timeout_s=timeout_s)
     for rank, other in enumerate(heads):

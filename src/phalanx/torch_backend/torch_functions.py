@@ -29,6 +29,7 @@ def teach_torch() -> None:
         if not _libraries:
             _teach("monitored_barrier", _monitored_barrier)
             _teach("_set_pg_timeout", _set_pg_timeout)
+            _teach("_get_split_source", _get_split_source)
             if hasattr(c10d, "_maybe_attach_flight_recorder"):  # torch 2.15
                 _teach("_maybe_attach_flight_recorder", _maybe_attach_flight_recorder)
         for key in (_KEYS[kind] for kind in ("cpu", *stream_order.device_types())):
@@ -76,6 +77,13 @@ def _set_pg_timeout(original: Callable[..., Any], timeout: timedelta, group: Any
         own.set_timeout(timeout)
 
 
+def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
+    """What new_group(backend="nccl") hands to NCCL, to be split: there is nothing of NCCL's in our own groups."""
+    source = original(group)
+    is_ours = isinstance(source, PhalanxProcessGroup)
+    return None if is_ours and not hasattr(source, "perform_nocolor_split") else source
+
+
 def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *args: Any) -> None:
     """torch's recorder hooks into C++ backends; our groups have none, and keep a record of their own."""
     if not isinstance(group, PhalanxProcessGroup):
@@ -110,10 +118,27 @@ def _batch_p2p_ops(
     op_list: list[str], peer_list: list[int], tag_list: list[int], tensors: list[torch.Tensor], group_name: str
 ) -> list[torch.Tensor]:
     group = _resolve(group_name)
+    if not isinstance(group, PhalanxProcessGroup) and tensors and tensors[0].is_cuda:
+        return _batch_p2p_of_others(group, op_list, peer_list, tag_list, tensors)
     outputs = []
     for operation, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
         result = tensor if operation == "irecv" else tensor.new_empty(0)
         work = group.recv([tensor], peer, tag) if operation == "irecv" else group.send([tensor], peer, tag)
         torch._C._distributed_c10d._register_work(result, work)
         outputs.append(result)
+    return outputs
+
+
+def _batch_p2p_of_others(
+    group: Any, op_list: list[str], peer_list: list[int], tag_list: list[int], tensors: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Do that with NCCL beside us, whose messages have to start together: one that is alone may wait for ever."""
+    device = tensors[0].device
+    group._start_coalescing(device)
+    for operation, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
+        (group.recv if operation == "irecv" else group.send)([tensor], peer, tag)
+    work = group._end_coalescing(device)
+    outputs = [one if kind == "irecv" else one.new_empty(0) for kind, one in zip(op_list, tensors, strict=True)]
+    for output in outputs:
+        torch._C._distributed_c10d._register_work(output, work)
     return outputs

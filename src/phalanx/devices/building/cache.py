@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ from pathlib import Path
 
 from phalanx.devices.building.progress import Progress
 from phalanx.errors import BuildError
-from phalanx.settings import cache_folder
+from phalanx.launch import private_folders
 
 LIBRARY = "libphalanx_devices.so"
 LOG = "compiler.log"
 WAIT_TIMEOUT_S = 900.0
+_KIND = "devices"
 _KEPT = 6
 _UNFINISHED = ".building-"
 _FORGOTTEN_S = 24 * 3600.0
@@ -31,15 +31,12 @@ _QUIET_S = 0.5
 
 def cached_builds() -> Path | None:
     """Return the user's folder of builds; None when it can't be known."""
-    try:
-        return cache_folder() / "devices"
-    except RuntimeError:  # the user has no home
-        return None
+    return private_folders.cached(_KIND)
 
 
 def spare_builds() -> Path:
     """Return the folder that serves when the user's can't be written to."""
-    return Path(tempfile.gettempdir()) / f"phalanx-{os.geteuid()}" / "devices"
+    return private_folders.spare(_KIND)
 
 
 def open_builds() -> Path:
@@ -48,44 +45,13 @@ def open_builds() -> Path:
     Raises:
         BuildError: There is none.
     """
-    folder, spare = cached_builds(), spare_builds()
-    problem = "the user has no home folder" if folder is None else _make_private(folder)
-    if folder is not None and not problem:
-        return folder
-    # Everybody may make things in the folder for temporary files: each part of the path must be ours.
-    problem_there = _make_private(spare.parent) or _link_or_foreign(spare.parent) or _make_private(spare)
-    if problem_there:
-        raise BuildError(
-            f"virtual devices can't be built: there is no folder to keep them in ({problem}; {problem_there})\n"
-            "  do       set XDG_CACHE_HOME to a folder that can be written to"
-        )
-    return spare
-
-
-def _make_private(folder: Path) -> str:
-    """Make a folder, or see that it can be written to; return what is wrong."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        return f"{folder} can't be made: {error.strerror}"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} can't be written to"
-
-
-def _link_or_foreign(folder: Path) -> str:
-    return f"{folder} is a link" if folder.is_symlink() else _whose(folder)
-
-
-def _whose(path: Path) -> str:
-    """Return why a file or folder can't be trusted; nothing when it can.
-
-    What belongs to the superuser can: it is how an image is prepared for others.
-    """
-    status = path.stat()
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"{path} belongs to another user (uid {status.st_uid})"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} can be written to by other users (mode {stat.S_IMODE(status.st_mode):o})"
-    return ""
+        return private_folders.open_private(_KIND)
+    except private_folders.NoFolderError as problem:
+        raise BuildError(
+            f"virtual devices can't be built: there is no folder to keep them in ({problem})\n"
+            "  do       set XDG_CACHE_HOME to a folder that can be written to"
+        ) from None
 
 
 def check_trust(library: Path) -> None:
@@ -95,7 +61,7 @@ def check_trust(library: Path) -> None:
         BuildError: Somebody could.
     """
     for path in (library.parent.parent, library.parent, library):
-        problem = _whose(path)
+        problem = private_folders.why_not_trusted(path)
         if problem:
             raise BuildError(
                 f"the built virtual devices are not loaded: {problem}\n"

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "autograd_threads.hpp"
+#include "driver_memory.hpp"
 #include "races.hpp"
 #include "streams.hpp"
 
@@ -205,6 +206,10 @@ class CheckedHostAllocator final : public c10::Allocator {
   DataPtr allocate(std::size_t size_bytes) override {
     if (allocating_for < 0) return inner_.allocate(size_bytes);
     memory[allocating_for].check_room(size_bytes, allocating_for);
+    if (driver_memory != nullptr && size_bytes > 0) {
+      void* block = driver_memory->allocate(allocating_for, size_bytes);
+      return DataPtr(block, block, [](void* given) { driver_memory->release(given); }, c10::kCPU);
+    }
     try {
       return inner_.allocate(size_bytes);
     } catch (const c10::Error& error) {

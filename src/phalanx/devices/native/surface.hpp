@@ -39,6 +39,11 @@ int pxd_set_up(int is_cuda, int count, std::int64_t memory_bytes) {
   return guarded([&] { set_up(is_cuda != 0, count, memory_bytes); });
 }
 
+// From here on devices have memory of this driver's.
+int pxd_use_driver(const char* path) {
+  return guarded([&] { driver_memory = new DriverMemory(path); });
+}
+
 int pxd_current_device() { return current_device; }
 int pxd_set_device(int device) {
   return guarded([&] { current_device = checked_index(static_cast<DeviceIndex>(device)); });

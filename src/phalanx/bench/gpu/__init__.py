@@ -1,0 +1,1 @@
+"""Many ranks on one GPU, measured: collectives, a training step, and what sharing costs."""

@@ -1,0 +1,70 @@
+"""Folders for things that can be made again, ours alone: what lies there is loaded into the user's process."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from phalanx.settings import cache_folder
+
+
+class NoFolderError(OSError):
+    """There is no folder of our own that can be written to."""
+
+
+def cached(kind: str) -> Path | None:
+    """Return the user's folder for things of a kind; None when it can't be known."""
+    try:
+        return cache_folder() / kind
+    except RuntimeError:  # the user has no home
+        return None
+
+
+def spare(kind: str) -> Path:
+    """Return the folder that serves when the user's can't be written to."""
+    return Path(tempfile.gettempdir()) / f"phalanx-{os.geteuid()}" / kind
+
+
+def open_private(kind: str) -> Path:
+    """Return a folder for things of a kind that can be written to, made if need be.
+
+    Raises:
+        NoFolderError: There is none.
+    """
+    folder, other = cached(kind), spare(kind)
+    problem = "the user has no home folder" if folder is None else _make_private(folder)
+    if folder is not None and not problem:
+        return folder
+    # Everybody may make things in the folder for temporary files: each part of the path must be ours.
+    problem_there = _make_private(other.parent) or _link_or_foreign(other.parent) or _make_private(other)
+    if problem_there:
+        raise NoFolderError(f"{problem}; {problem_there}")
+    return other
+
+
+def why_not_trusted(path: Path) -> str:
+    """Return why a file or folder can't be trusted; nothing when it can.
+
+    What belongs to the superuser can: it is how an image is prepared for others.
+    """
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user (uid {status.st_uid})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} can be written to by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def _make_private(folder: Path) -> str:
+    """Make a folder, or see that it can be written to; return what is wrong."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{folder} can't be made: {error.strerror}"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} can't be written to"
+
+
+def _link_or_foreign(folder: Path) -> str:
+    return f"{folder} is a link" if folder.is_symlink() else why_not_trusted(folder)

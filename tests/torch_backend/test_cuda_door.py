@@ -1,0 +1,299 @@
+"""The door for GPUs whose work goes on behind the host, with virtual ones in their place."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+import phalanx
+from phalanx.groups import stream_order
+from phalanx.settings import set_environment
+from phalanx.torch_backend import autoload
+from phalanx.torch_backend.cuda_order import CudaStreamOrder, serve_cuda
+from phalanx.torch_backend.untyped import dist
+from tests.cuda_simulator.build import build_simulator, has_compiler, user_folder
+from tests.devices.in_child import in_child, on_virtual_devices
+from tests.nvml import load_nvml
+
+_LARGE = 1 << 16
+
+
+@pytest.fixture(scope="session")
+def simulator() -> str:
+    """The simulated driver, which ranks alone load."""
+    return str(build_simulator(user_folder())) if has_compiler() else ""
+
+
+@pytest.fixture(params=["host_memory", pytest.param("simulated_driver", marks=pytest.mark.slow)])
+def gpu(request: pytest.FixtureRequest, simulator: str, rank: int) -> torch.device:
+    """One GPU for all ranks, which groups take for a real one. What needs `rank` runs on the ranks alone."""
+    if request.param == "simulated_driver":
+        if not simulator:
+            pytest.skip("there is no g++, which builds the simulated CUDA driver")
+        set_environment(PHALANX_CUDA_DRIVER=simulator, PHALANX_NVRTC=simulator)
+    phalanx.virtual_devices(1, face="cuda")
+    stream_order.orders("cuda", CudaStreamOrder())
+    dist.init_process_group("phalanx")
+    return torch.device("cuda", 0)
+
+
+def _future_for_native_code(work: Any) -> Any:
+    """Ask as DDP's reducer does: the name of the method is not in the calling code."""
+    return getattr(work, "".join(("get_", "future")))()
+
+
+def _store() -> Any:
+    return dist.group.WORLD.get_group_store()
+
+
+@pytest.mark.ranks(2)
+def test_native_code_gets_a_future_before_the_operation_is_over(gpu: torch.device, rank: int) -> None:
+    value = torch.full((_LARGE,), rank + 1.0, device=gpu)
+    if rank == 0:
+        future = _future_for_native_code(dist.all_reduce(value, async_op=True))
+        assert not future.done()
+        _store().set("asked", "")
+        assert future.wait()[0] is value
+    else:
+        _store().wait(["asked"])
+        dist.all_reduce(value)
+    assert value[-1] == 3.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_callbacks_of_such_a_future_get_the_result(gpu: torch.device, rank: int) -> None:
+    value = torch.ones(_LARGE, device=gpu)
+    if rank == 0:
+        future = _future_for_native_code(dist.all_reduce(value, async_op=True))
+        halved = future.then(lambda done: done.value()[0] / 2)
+        _store().set("asked", "")
+        assert halved.wait()[-1] == 1.0
+    else:
+        _store().wait(["asked"])
+        dist.all_reduce(value)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_such_a_future_fails_with_the_operation(gpu: torch.device, rank: int) -> None:
+    value = torch.ones(4 + rank, device=gpu)
+    if rank == 0:
+        future = _future_for_native_code(dist.all_reduce(value, async_op=True))
+        _store().set("asked", "")
+        with pytest.raises(RuntimeError, match="ranks disagree on shape"):
+            future.wait()
+    else:
+        _store().wait(["asked"])
+        with pytest.raises(phalanx.MismatchError, match="ranks disagree on shape"):
+            dist.all_reduce(value)
+    dist.destroy_process_group()  # the program has been told: nothing more to say
+
+
+@pytest.mark.ranks(2)
+def test_python_code_gets_a_completed_future(gpu: torch.device, rank: int) -> None:
+    value = torch.ones(_LARGE, device=gpu)
+    future = dist.all_reduce(value, async_op=True).get_future()
+    assert future.done()
+
+    def reduce_again(done: Any) -> torch.Tensor:
+        (tensor,) = done.value()
+        dist.all_reduce(tensor)
+        return tensor  # type: ignore[no-any-return]
+
+    assert future.then(reduce_again).wait()[0] == 4.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_what_a_callback_raises_is_the_futures_error(gpu: torch.device, rank: int) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("not today")
+
+    future = dist.all_reduce(torch.ones(2, device=gpu), async_op=True).get_future().then(fail)
+    with pytest.raises(RuntimeError, match="not today"):
+        future.wait()
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("synchronize", [torch.cuda.synchronize, torch.accelerator.synchronize])
+def test_synchronizing_waits_for_collectives(gpu: torch.device, rank: int, synchronize: Any) -> None:
+    works = [dist.all_reduce(torch.ones(_LARGE, device=gpu), async_op=True) for _ in range(3)]
+    synchronize()
+    assert all(work.is_completed() for work in works)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_synchronizing_tells_of_a_collective_that_failed(gpu: torch.device, rank: int) -> None:
+    dist.all_reduce(torch.ones(4 + rank, device=gpu), async_op=True)
+    with pytest.raises(phalanx.MismatchError, match="ranks disagree on shape"):
+        torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2, gpus="virtual:1", kind="thread", backend="phalanx")
+@pytest.mark.parametrize("is_behind_the_host", [False, True])
+def test_synchronizing_leaves_the_collectives_of_other_threads_alone(
+    process_group: Any, group: Any, rank: int, is_behind_the_host: bool
+) -> None:
+    if is_behind_the_host and rank == 0:
+        stream_order.orders("cuda", CudaStreamOrder())
+    group.barrier()
+    value = torch.ones(_LARGE, device="cuda:0")
+    work = dist.all_reduce(value, async_op=True) if rank == 1 else None
+    group.barrier()
+    if work is None:
+        torch.cuda.synchronize()  # rank 1's collective waits for what comes next
+        work = dist.all_reduce(value, async_op=True)
+    torch.cuda.synchronize()
+    assert work.is_completed()
+    assert value[-1] == 2.0
+
+
+@pytest.mark.ranks(2)
+def test_a_collective_that_failed_unseen_is_told_of_at_the_end(gpu: torch.device, rank: int) -> None:
+    dist.all_reduce(torch.ones(4 + rank, device=gpu), async_op=True)
+    with pytest.raises(phalanx.MismatchError, match="ranks disagree on shape"):
+        dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_tensors_are_let_go_of_when_it_is_over(gpu: torch.device, rank: int) -> None:
+    before = torch.cuda.memory_allocated()
+    works = [dist.all_reduce(torch.ones(_LARGE, device=gpu), async_op=True) for _ in range(4)]
+    torch.cuda.synchronize()
+    works.clear()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_tensors_that_nobody_keeps_are_reduced_all_the_same(gpu: torch.device, rank: int) -> None:
+    views = [torch.ones(_LARGE, device=gpu) for _ in range(4)]
+    works = [dist.all_reduce(view[:-1], async_op=True) for view in views]
+    for work in works:
+        work.wait()
+    assert [float(view[:-1].sum()) for view in views] == [2.0 * (_LARGE - 1)] * 4
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_cpu_and_gpu_tensors_take_turns(gpu: torch.device, rank: int) -> None:
+    pending = []
+    for step in range(6):
+        value = torch.full((1000,), float(step), device="cpu" if step % 2 else gpu)
+        pending.append((value, dist.all_reduce(value, async_op=True)))
+    for step, (value, work) in enumerate(pending):
+        work.wait()
+        assert value[0] == 2.0 * step
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(4)
+def test_groups_of_a_world_that_is_bound_to_a_device_can_be_split(rank: int) -> None:
+    phalanx.virtual_devices(1, face="cuda")
+    stream_order.orders("cuda", CudaStreamOrder())
+    set_environment(LOCAL_RANK="0")  # as for ranks that share a GPU: meshes make that device current
+    device = torch.device("cuda", 0)
+    dist.init_process_group("phalanx", device_id=device)
+    assert dist.group.WORLD.bound_device_id == device
+    half = dist.split_group(None, [[0, 1], [2, 3]])
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("rows", "columns"))
+    other = dist.new_group([1, 2])
+    for group, total in ((half, 2), (mesh["rows"].get_group(), 4), (other, 4)):
+        value = torch.full((4,), 2.0 if group is not half else 1.0, device=device)
+        if group != dist.GroupMember.NON_GROUP_MEMBER:
+            assert group.bound_device_id == device
+            dist.all_reduce(value, group=group)
+            assert value[-1] == total
+    assert (dist.split_group(None, [[3]]) is None) == (rank != 3)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(1)
+def test_a_group_whose_gpus_another_backend_serves_is_not_bound(rank: int) -> None:
+    phalanx.virtual_devices(1, face="cuda")
+    stream_order.orders("cuda", CudaStreamOrder())
+    dist.init_process_group("cpu:phalanx,cuda:gloo", device_id=torch.device("cuda", 0))
+    assert dist.group.WORLD.bound_device_id is None  # torch would split groups of the other backend
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_ddp_trains_as_one_process_does(gpu: torch.device, rank: int) -> None:
+    def model() -> torch.nn.Module:
+        torch.manual_seed(1)
+        return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4)).to(gpu)
+
+    alone, data = model(), torch.randn(8, 32, generator=torch.Generator().manual_seed(2)).to(gpu)
+    together = torch.nn.parallel.DistributedDataParallel(model(), device_ids=[0], bucket_cap_mb=1)
+    nets = [(alone, data), (together, data.chunk(2)[rank])]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net, _ in nets]
+    for _ in range(3):
+        for (net, batch), optimizer in zip(nets, optimizers, strict=True):
+            optimizer.zero_grad()
+            net(batch).square().mean().backward()
+            optimizer.step()
+    for mine, reference in zip(together.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine, reference)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_ranks_share_a_gpu_under_the_name_of_nccl(rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    load_nvml(tmp_path, 80)
+    phalanx.virtual_devices(1, face="cuda")
+    stream_order.orders("cuda", CudaStreamOrder())
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.version, "cuda", "13.0")
+        stand_in = phalanx.stand_in_for("nccl")
+    with stand_in:
+        dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+        value = torch.ones(8, device="cuda")
+        dist.all_reduce(value)
+        assert value.tolist() == [2.0] * 8
+        dist.barrier()
+        assert phalanx.is_stand_in()
+        dist.destroy_process_group()
+
+
+@on_virtual_devices(1, face="cuda")
+def test_virtual_gpus_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    serve_cuda()
+    assert stream_order.is_virtual("cuda")
+
+
+@in_child
+def test_a_torch_without_cuda_serves_none() -> None:
+    serve_cuda()
+    assert "cuda" not in stream_order.device_types()
+
+
+@in_child
+def test_a_torch_with_cuda_serves_gpus_and_leaves_nccl_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delitem(dist.Backend._plugins, "PHALANX")
+    autoload.register()
+    serve_cuda()
+    assert dist.Backend.backend_capability["phalanx"] == ["cpu", "cuda"]
+    assert dist.Backend.default_device_backend_map["cuda"] == "nccl"
+    assert not torch.cuda.is_initialized()
+    dist.init_process_group("phalanx")
+    assert {device.type for device in dist.group.WORLD._device_types} == {"cpu", "cuda"}
+    told: list[Any] = [None]
+    dist.all_gather_object(told, "word")  # goes by the CPU where there is a choice
+    assert told == ["word"]
+    dist.barrier()
+    dist.destroy_process_group()

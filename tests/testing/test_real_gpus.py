@@ -19,6 +19,8 @@ from tests.testing.inner_runs import InnerRuns
 _ONE = RealGpus((80 << 30,))
 _TWO = RealGpus((80 << 30, 80 << 30))
 
+_CACHE = cache_folder().parent
+
 
 @pytest.mark.skipif(NUM_GPUS > 0, reason="for a machine without a GPU, or a torch without CUDA")
 def test_without_a_gpu_a_test_is_skipped_and_told_of_virtual_ones(inner: InnerRuns) -> None:
@@ -42,7 +44,8 @@ def test_virtual_gpus_take_the_place_of_real_ones_whatever_torch_is_built_with(
     inner: InnerRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PHALANX_VIRTUAL_GPUS", "2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder().parent))  # else the library would be built anew
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # virtual ones are refused beside real ones
+    monkeypatch.setenv("XDG_CACHE_HOME", str(_CACHE))  # else the library would be built anew
     inner.pytester.makeconftest('import torch; torch.version.cuda = "13.0"')
     result = inner.run_apart(
         """

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.settings import VISIBLE_GPUS, copy_environment
+from phalanx.settings import VISIBLE_GPUS, copy_environment, hides_gpus
 
 _NVML = "libnvidia-ml.so.1"
 _UUID_BYTES = 96
@@ -21,6 +21,7 @@ _EXCLUSIVE_PROCESS = 3  # of NVML's compute modes
 _DEVICE_FILE = re.compile(r"nvidia[0-9]+")
 # Opened by cuInit and by nothing else: NVML does without. The second is WSL's.
 _CUDA_FILES = ("/dev/nvidia-uvm", "/dev/dxg")
+DEVICE_FOLDER = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def find_gpus(nvml: str = _NVML, devices: Path = Path("/dev")) -> list[Gpu]:
+def find_gpus(nvml: str = _NVML, devices: Path = DEVICE_FOLDER) -> list[Gpu]:
     """Return all GPUs of this machine, visible to CUDA or not.
 
     Args:
@@ -55,9 +56,17 @@ def find_gpus(nvml: str = _NVML, devices: Path = Path("/dev")) -> list[Gpu]:
     return [Gpu()] * count_device_files(devices)
 
 
-def count_device_files(devices: Path = Path("/dev")) -> int:
+def count_device_files(devices: Path = DEVICE_FOLDER) -> int:
     """Count the GPUs that this machine, or container, has device files for."""
     return sum(1 for file in devices.glob("nvidia*") if _DEVICE_FILE.fullmatch(file.name))
+
+
+def has_gpus() -> bool:
+    """Tell whether programs may see GPUs here.
+
+    Even NVML is left alone: it leaves a thread behind, and ranks are forked from processes that ask this.
+    """
+    return (count_device_files(DEVICE_FOLDER) > 0 or (DEVICE_FOLDER / "dxg").exists()) and not hides_gpus()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import torch
 import torch.cuda.nccl
 import torch.distributed.constants as torch_constants
 
-from phalanx.devices.real_gpus import find_gpus, visible_gpus
+from phalanx.devices.real_gpus import has_gpus
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
 from phalanx.stand_in import making, nccl_options
@@ -86,8 +86,7 @@ def stand_in_for(backend: BackendName) -> StandIn:
 def _check_gpus() -> None:
     if stream_order.is_virtual("cuda"):
         return
-    # Counted without CUDA, which torch may initialise for it: ranks are forked from processes that come by here.
-    if torch.version.cuda is None or not visible_gpus(find_gpus()):
+    if torch.version.cuda is None or not has_gpus():
         raise UsageError(
             "phalanx stands in for NCCL on GPUs, real or virtual ones, and there are none\n"
             '  do       call phalanx.virtual_devices(8, face="cuda") first, start with phalanx run --virtual-gpus 8, '

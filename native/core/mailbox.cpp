@@ -77,6 +77,7 @@ void Mailbox::start(const std::shared_ptr<Transfer>& transfer) {
   endpoint_->tell_core();
   const int peer = transfer->peer();
   const std::lock_guard lock(mutex_);
+  if (is_closing_.load()) throw Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", true);
   if (transfer->is_journaled()) transfer->mark = endpoint_->journal().begin_message(transfer->call, transfer->call.tag);
   if (!transfer->is_send()) {
     receives_.push_back(transfer);

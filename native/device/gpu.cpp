@@ -175,8 +175,8 @@ Moment::Moment(Gpu& gpu, CudaStream stream) : gpu_(gpu) {
   int capture = 0;
   cuda().check(cuda().stream_is_capturing(stream, &capture), "ask the stream");
   if (capture != 0)
-    throw std::logic_error("the current stream is being captured into a CUDA graph, which can't hold a collective that ranks "
-                           "meet for on the host; call it outside torch.cuda.graph()");
+    throw std::logic_error("the current stream is being captured into a CUDA graph, which can't hold an operation that "
+                           "ranks meet for on the host; call it outside torch.cuda.graph()");
   event_ = gpu.take_event();
   const CudaResult result = cuda().record_event(event_, stream);
   if (result == kCudaSuccess) return;

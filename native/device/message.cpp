@@ -1,5 +1,9 @@
 #include "message.hpp"
 
+#include <exception>
+#include <new>
+#include <optional>
+
 #include "messages.hpp"
 
 namespace phalanx::device {
@@ -25,7 +29,11 @@ DeviceMessage::State DeviceMessage::advance() noexcept {
     conclude(why, is_counted_on_ && !is_clear);
   } catch (const DeviceProblem& problem) {
     conclude(ours(FaultKind::kPeerFailed, problem), true);
-  } catch (const std::exception& problem) {  // such as no memory to stage it
+  } catch (const std::bad_alloc&) {  // no memory of the host to pass it through
+    const int own = mail_.endpoint().rank();
+    const std::string numbers = std::to_string(size()) + " " + std::to_string(available_memory_bytes());
+    conclude(Trouble(FaultKind::kOutOfMemory, own, own, 0, numbers, false), true);
+  } catch (const std::exception& problem) {
     conclude(ours(FaultKind::kAborted, problem), true);
   }
   return State::kOver;
@@ -55,7 +63,7 @@ bool DeviceMessage::has_arrived() {
   if (is_on_gpu_) return false;
   mail_.endpoint().throw_if_faulty();
   if (monotonic_ns() > call.deadline_ns && Deadline(call.deadline_ns, call.paused_ns).left_ns() <= 0)
-    throw DeviceProblem("its GPU has not finished the work before the message in time");
+    throw Trouble(FaultKind::kTimeout, mail_.endpoint().rank(), mail_.endpoint().rank(), 0, "stream", false);
   return false;
 }
 
@@ -91,6 +99,8 @@ void DeviceMessage::let_go_of_gpu() noexcept {
   staged_.reset();
   opened_.reset();
   rank_.reset();
+  awaited_.reset();  // it may hold a copy on the host
+  next_ = nullptr;
 }
 
 void DeviceMessage::conclude(Trouble why, bool breaks_group) noexcept {
@@ -151,9 +161,25 @@ bool DeviceMessage::is_interrupted() {
   return Endpoint::interrupted != nullptr && Endpoint::interrupted();
 }
 
+namespace {
+
+// While it lives, peers that look for this rank see that it is in this message; after trouble, until its next operation.
+class ToldAsleep {
+ public:
+  ToldAsleep(Journal& journal, const Call& call) : journal_(journal) { journal_.begin_sleep(call, call.tag); }
+  ~ToldAsleep() { std::uncaught_exceptions() == 0 ? journal_.end_sleep() : journal_.keep_sleep(); }
+  ToldAsleep(const ToldAsleep&) = delete;
+
+ private:
+  Journal& journal_;
+};
+
+}  // namespace
+
 bool DeviceMessage::wait(std::int64_t deadline_ns, bool is_final) {
   constexpr int kLooksPerQuestion = 64;
   Pace pace;
+  std::optional<ToldAsleep> told;
   for (int looks = 1;; ++looks) {
     const State state = advance();
     if (state == State::kOver) {
@@ -168,6 +194,8 @@ bool DeviceMessage::wait(std::int64_t deadline_ns, bool is_final) {
         // It has ended with it, as the next step will see.
       }
       pace = Pace();
+      told.reset();
+      looks = 0;
       continue;
     }
     if (!is_final && monotonic_ns() > deadline_ns) return false;
@@ -178,6 +206,7 @@ bool DeviceMessage::wait(std::int64_t deadline_ns, bool is_final) {
       if (!is_done.load()) conclude(interruption, is_counted_on_);
       throw interruption;
     }
+    if (looks == kLooksPerQuestion) told.emplace(mail_.endpoint().journal(), call);
     pace.rest();
   }
 }

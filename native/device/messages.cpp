@@ -45,11 +45,14 @@ std::shared_ptr<DeviceMessage> DeviceMail::start(const Call& call, const TensorV
   std::shared_ptr<DeviceMessage> message;
   if (call.operation == Operation::kSend) message = std::make_shared<DeviceSend>(*this, call, view, std::move(ready));
   else message = std::make_shared<DeviceReceive>(*this, call, view, std::move(ready));
+  if (call.is_async) {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });  // before the other end hears of the message
+  }
   message->begin();
   if (!call.is_async) return message;
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
     messages_.push_back(message);
   }
   notify();
@@ -154,6 +157,8 @@ std::optional<DeviceMail::Opened> DeviceMail::open(DeviceRank& rank, const Offer
     try {
       return Opened{rank.imports().open(peer, offer.buffer) + offer.offset, uses_};
     } catch (const DeviceProblem& problem) {
+      endpoint_->peers().find_dead();
+      if (endpoint_->layout().member(peer).state.load() != MemberState::kPresent) return std::nullopt;  // no wonder
       can_open_ = false;
       why = problem.what();
     }

@@ -27,6 +27,7 @@ std::vector<Dimension> merged(const TensorView& view) {
 
 void launch_strided(DeviceRank& rank, const TensorView& view, std::byte* flat, bool is_pack) {
   const std::vector<Dimension> dimensions = merged(view);
+  if (dimensions.size() > kStridedDims) throw DeviceProblem("a tensor lies in pieces along too many dimensions");
   StridedPlan plan{};
   plan.count = view.count;
   plan.num_dims = dimensions.size();

@@ -21,6 +21,7 @@ void NativeWork::unpack_once() {
 
 void NativeWork::wait(double timeout) {
   RankEndpoint& owner = endpoint();
+  if (!owner.core().is_owner() && !is_done()) owner.require_usable(call_.operation);  // in a forked process nobody ends it
   bool is_in_time = true;
   try {
     const nb::gil_scoped_release unlocked;

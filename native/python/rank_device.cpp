@@ -32,6 +32,13 @@ void use_cuda(const std::string& driver, const std::vector<std::string>& compile
   device::use_cuda({driver, compilers, cache_folder});
 }
 
+void check_packable(const Tensor& tensor) {
+  if (device::can_be_packed(tensor.view)) [[likely]]
+    return;
+  throw UsageProblem("a tensor lies in pieces along more than " + std::to_string(device::kStridedDims) +
+                     " dimensions; pass tensor.contiguous()");
+}
+
 device::DeviceRank& RankEndpoint::device_rank(int ordinal) {
   auto& rank = device_ranks_[ordinal];
   if (!rank) rank = std::make_unique<device::DeviceRank>(*endpoint_, device::Gpu::at(ordinal), warn);
@@ -53,9 +60,7 @@ RankEndpoint::OnDevice RankEndpoint::make_device_operation(Call& call, nb::handl
       if (tensor.device != ordinal)
         throw UsageProblem("one tensor is on " + name_of(ordinal) + " and another on " + name_of(tensor.device) +
                            "; give tensors of one device");
-      if (!device::can_be_packed(tensor.view))
-        throw UsageProblem("a tensor lies in pieces along more than " + std::to_string(device::kStridedDims) +
-                           " dimensions; pass tensor.contiguous()");
+      check_packable(tensor);
       device::Operand operand{tensor.view, parts->is_read, parts->is_written, {}};
       if (parts->block_bytes != nullptr) operand.block_bytes.assign(parts->block_bytes->begin(), parts->block_bytes->end());
       operands.push_back(std::move(operand));

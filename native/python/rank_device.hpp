@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tensors.hpp"
+
 namespace phalanx::python {
 
 // Accept CUDA tensors from now on. Nothing is opened before the first one; `warn(text)` tells the user something.
@@ -13,5 +15,8 @@ void use_cuda(const std::string& driver, const std::vector<std::string>& compile
               nanobind::object warn);
 // Tell the user something. Any thread may, but none that holds what a thread with the interpreter's lock waits for.
 void warn(const std::string& text);
+
+// Throws UsageProblem for a tensor that no kernel can bring into one piece.
+void check_packable(const Tensor& tensor);
 
 }  // namespace phalanx::python

@@ -78,6 +78,7 @@ void RankEndpoint::close() {
 }
 
 void RankEndpoint::drain() {
+  if (!endpoint_->is_owner()) return;  // what is under way is the parent's
   std::vector<std::shared_ptr<Transfer>> transfers;
   for (const auto& [transfer, tensors] : pending_messages_) transfers.push_back(transfer);
   const nb::gil_scoped_release unlocked;
@@ -197,6 +198,7 @@ nb::object RankEndpoint::explain(const Call& call, double timeout, const Trouble
   facts["timeout_s"] = effective(timeout);
   facts["root"] = call.root;
   facts["dtype"] = dtype_name(call.dtype);
+  facts["device"] = call.is_on_device ? "cuda" : "cpu";
   facts["place"] = location_text(endpoint_->layout(), endpoint_->rank(), call.location);
   facts["tag"] = call.tag;
   nb::list shape;

@@ -22,6 +22,7 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   try {
     const Tensor tensor = view_tensor(object, "tensor", is_send ? Use::kRead : Use::kWrite);
     describe(tensor, call);
+    call.is_on_device = tensor.device != kHost;
     if (is_send || peer != kAnySource) check_root(peer);
     if (tag < 0) throw UsageProblem("tag " + std::to_string(tag) + " is negative; give 0 or more");
     if (!is_async && peer == endpoint_->rank())
@@ -64,7 +65,7 @@ device::DeviceMail& RankEndpoint::device_mail() {
 }
 
 nb::object RankEndpoint::device_message(Call call, nb::handle object, const Tensor& tensor, double timeout) {
-  call.is_on_device = true;
+  check_packable(tensor);
   std::shared_ptr<const device::Moment> ready;
   try {
     device::Gpu& gpu = device::Gpu::at(tensor.device);

@@ -68,3 +68,17 @@ def failure_of(group: Group, call: Callable[[], object]) -> phalanx.PhalanxError
     except phalanx.PhalanxError as error:
         return error
     raise AssertionError(f"rank {group.rank} got no error")
+
+
+def stall_stream(seconds: float) -> None:
+    """Give this rank's current stream something to do that takes so long."""
+    from phalanx.settings import cuda_driver, set_environment
+
+    driver, context = ctypes.CDLL(cuda_driver()), ctypes.c_void_p()
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    driver.cuCtxPushCurrent_v2(context)
+    word = ctypes.c_uint64()
+    driver.cuMemAlloc_v2(ctypes.byref(word), ctypes.c_size_t(8))
+    set_environment(SIMULATED_DELAY_US=str(int(seconds * 1e6)))
+    driver.cuMemcpyDtoDAsync_v2(word, word, ctypes.c_size_t(8), None)
+    driver.cuCtxPopCurrent_v2(ctypes.byref(context))

@@ -18,7 +18,7 @@ from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.timeline.spans import read_spans
 from phalanx.timeline.traffic import count_traffic
 from phalanx.timeline.waits import find_waits
-from tests.cuda.simulated_ranks import SimulatedRanks, failure_of, needs_simulator, num_mappings
+from tests.cuda.simulated_ranks import SimulatedRanks, failure_of, needs_simulator, num_mappings, stall_stream
 from tests.run_ranks import Kind, every_kind
 
 pytestmark = [needs_simulator, pytest.mark.slow]
@@ -184,7 +184,7 @@ def _nobody_receives(group: SharedMemoryGroup) -> str:
 def test_a_send_that_nobody_receives_names_who_should_have(simulated: SimulatedRanks) -> None:
     sender, receiver = simulated.run("process", 2, _nobody_receives)
     assert "waiting for rank 1: rank 1 has not received it" in sender
-    assert "rank 0 of 2 sends float32 (100000,), tag 6" in sender
+    assert "rank 0 of 2 sends float32 (100000,) on cuda, tag 6" in sender
     assert "rank 0 timed out" in receiver
 
 
@@ -253,3 +253,64 @@ def _closed(group: SharedMemoryGroup) -> str:
 
 def test_closing_the_group_ends_messages_under_way(simulated: SimulatedRanks) -> None:
     assert "recv" in simulated.run("process", 1, _closed)[0]
+
+
+def _many_dimensions(group: SharedMemoryGroup) -> str:
+    tensor = torch.ones([3] * 9, device="cuda")[(slice(None, None, 2),) * 9]
+    if group.rank == 0:
+        return str(failure_of(group, lambda: group.send(tensor, 1)))
+    return str(failure_of(group, lambda: group.recv(tensor, 0)))
+
+
+def test_pieces_along_too_many_dimensions_are_refused(simulated: SimulatedRanks) -> None:
+    assert all("along more than 8 dimensions" in text for text in simulated.run("process", 2, _many_dimensions))
+
+
+def _fork_with_a_send_under_way(group: SharedMemoryGroup) -> bool:
+    tensor = torch.full((100_000,), float(group.rank), device="cuda")
+    if group.rank == 1:
+        assert group.recv(tensor, 0, timeout_s=20) == 0
+        return bool((tensor.cpu() == 0).all())
+    work = group.send(tensor, 1, async_op=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            failure_of(group, lambda: work.wait(3))  # nobody would end it there
+            group.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    work.wait(20)
+    return True
+
+
+def test_a_forked_child_leaves_messages_of_its_parent_alone(simulated: SimulatedRanks) -> None:
+    assert all(simulated.run("process", 2, _fork_with_a_send_under_way, DELAY_US=200_000))
+
+
+def _late_gpu(group: SharedMemoryGroup, size: int) -> str:
+    tensor = torch.ones(size, device="cuda")
+    if group.rank == 1:
+        return str(failure_of(group, lambda: group.recv(tensor, 0, timeout_s=30)))
+    stall_stream(2.0)
+    return str(failure_of(group, lambda: group.send(tensor, 1, timeout_s=0.4)))
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_send_behind_a_gpu_that_is_busy_for_too_long_times_out_with_the_reason(
+    simulated: SimulatedRanks, size: int
+) -> None:
+    for text in simulated.run("process", 2, _late_gpu, size):
+        assert "the GPU has not finished what rank 0 gave it before this call" in text
+
+
+def _other_devices(group: SharedMemoryGroup) -> str:
+    if group.rank == 0:
+        return str(failure_of(group, lambda: group.send(torch.ones(100_000, device="cuda"), 1, timeout_s=0.5)))
+    return str(failure_of(group, lambda: group.recv(torch.ones(100_000), 0, timeout_s=20)))
+
+
+def test_a_message_between_a_gpu_and_the_host_is_told_as_such(simulated: SimulatedRanks) -> None:
+    sender, _ = simulated.run("process", 2, _other_devices)
+    assert "rank 1 has a tensor on cpu, this rank one on cuda" in sender
+    assert "cycle" not in sender

@@ -199,6 +199,8 @@ def _elsewhere(kind: type[PhalanxError], what: str, facts: Facts, scene: Scene) 
 def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if is_cut_off(facts, scene.rows):
         return _cut_off(facts, scene)
+    if facts["text"] == "stream":
+        return _busy_gpu(facts, scene)
     if facts["operation"] in MESSAGES:
         return _message_timeout(facts, scene)
     missing = late_ranks(facts, scene.rows)
@@ -206,12 +208,20 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if missing == [scene.rank]:
         who = "this rank came too late"
     verdict, advice = _why_late(missing, scene)
-    if facts["text"] == "stream":
-        who = f"the GPU has not finished what rank {facts['culprit']} gave it before this call"
-        advice = f"look for a long kernel or copy on rank {facts['culprit']}'s current stream, or give a longer timeout"
     pairs = [*_missing(missing, scene), *_held_up(facts, missing, scene), *_circle(scene)]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
     return _error(OperationTimeoutError, f"{_when(facts, scene)} {who}", lines, facts, scene, missing, verdict)
+
+
+def _busy_gpu(facts: Facts, scene: Scene) -> PhalanxError:
+    rank = facts["culprit"]
+    own = _message_here(facts, scene) if facts["operation"] in MESSAGES else _here(facts, scene)
+    lines = _lines(
+        ("here", own),
+        ("do", f"look for a long kernel or copy on rank {rank}'s current stream, or give a longer timeout"),
+    )
+    headline = f"{_when(facts, scene)} the GPU has not finished what rank {rank} gave it before this call"
+    return _error(OperationTimeoutError, headline, lines, facts, scene, [rank], "busy GPU")
 
 
 def _when(facts: Facts, scene: Scene) -> str:
@@ -287,10 +297,19 @@ def _message_timeout(facts: Facts, scene: Scene) -> PhalanxError:
         told, do = f"{whom} has not received it", f"let rank {peer} call recv(source={scene.rank}) with this tag"
     else:
         told, do = f"{whom} has not sent it", f"let rank {peer} call send(destination={scene.rank}) with this tag"
+    mail = None if peer < 0 or not scene.rows else scene.rows[peer]["mail"]
+    is_met = mail is not None and mail["root"] == scene.rank and mail["operation"] != facts["operation"]
+    if mail is not None and is_met and mail["device"] != facts.get("device", "cpu"):
+        told = f"{whom} has a tensor on {mail['device']}, this rank one on {facts.get('device', 'cpu')}"
+        do = "give tensors on the same kind of device on both sides"
+    elif mail is not None and is_met and mail["device"] == "cuda" and mail["count"] == facts.get("tag"):
+        told = f"{whom} has called {mail['operation']}, and a GPU is not done with what it was given before"
+        do = "look for a long kernel or copy on either rank's current stream, or give a longer timeout"
     pairs = [] if peer < 0 or not scene.rows else [("waits for", f"{scene.process(peer)} {scene.whereabouts(peer)}")]
     pairs += scene.stand(peer)
     verdict = "deadlock" if scene.around.cycle else "no receiver" if is_send else "no sender"
-    lines = _lines(("here", _message_here(facts, scene)), *pairs, *_circle(scene), ("do", do))
+    circle = [] if is_met else _circle(scene)  # two that wait for each other's half of one message are none
+    lines = _lines(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
     culprits = [peer] if peer >= 0 else []
     return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {told}", lines, facts, scene, culprits, verdict)
 
@@ -299,7 +318,7 @@ def _message_here(facts: Facts, scene: Scene) -> str:
     direction = "sends" if facts["operation"] == "send" else "receives"
     tag = f", tag {facts['tag']}" if facts.get("tag") else ""
     where = f", {words.place(facts['place'])}" if facts.get("place") else ""
-    what = f"{facts['dtype']} {words.shape(facts['shape'])}"
+    what = f"{facts['dtype']} {words.shape(facts['shape'])}" + (" on cuda" if facts.get("device") == "cuda" else "")
     return f"rank {scene.rank} of {scene.num_ranks} {direction} {what}{tag}{where}"
 
 

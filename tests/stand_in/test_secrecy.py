@@ -30,7 +30,7 @@ def test_the_log_says_it_once(gpus: int, rank: int, caplog: pytest.LogCaptureFix
         dist.new_group([0, 1])
         dist.destroy_process_group()
     told = [record.getMessage() for record in caplog.records if record.name == "phalanx"]
-    line = "phalanx is standing in for nccl: 2 ranks exchange data through shared memory of this host"
+    line = "phalanx is standing in for nccl: 2 ranks exchange data through memory of this machine"
     assert told == ([line] if rank == 0 else [])
 
 

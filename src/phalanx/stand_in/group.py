@@ -42,7 +42,7 @@ class StandInGroup(PhalanxProcessGroup):
         """Say once, for all ranks and the groups made later, what serves them."""
         made = making.current()
         if self.rank() == 0 and (made is None or made.is_default):
-            told = "phalanx is standing in for %s: %d ranks exchange data through shared memory of this host"
+            told = "phalanx is standing in for %s: %d ranks exchange data through memory of this machine"
             _log.warning(told, self.stands_in_for, self.size())
 
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 from pathlib import Path
 
@@ -43,8 +42,3 @@ def build_nvml(folder: Path, *gib: int, mode: int = 0) -> Path:
     except FileNotFoundError:
         pytest.skip("needs a C compiler")
     return library
-
-
-def load_nvml(folder: Path, *gib: int) -> None:
-    """Have this process find such GPUs. It stays so: only for processes of a test's own."""
-    ctypes.CDLL(str(build_nvml(folder, *gib)))  # whoever loads one of its name gets it from now on

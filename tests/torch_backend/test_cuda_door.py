@@ -11,6 +11,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 import phalanx
+from phalanx.devices import real_gpus
 from phalanx.groups import stream_order
 from phalanx.settings import set_environment
 from phalanx.torch_backend import autoload
@@ -18,7 +19,6 @@ from phalanx.torch_backend.cuda_order import CudaStreamOrder, serve_cuda
 from phalanx.torch_backend.untyped import dist
 from tests.cuda_simulator.build import build_simulator, has_compiler, user_folder
 from tests.devices.in_child import in_child, on_virtual_devices
-from tests.nvml import load_nvml
 
 _LARGE = 1 << 16
 
@@ -252,11 +252,12 @@ def test_ddp_trains_as_one_process_does(gpu: torch.device, rank: int) -> None:
 
 @pytest.mark.ranks(2)
 def test_ranks_share_a_gpu_under_the_name_of_nccl(rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    load_nvml(tmp_path, 80)
+    (tmp_path / "nvidia0").touch()
     phalanx.virtual_devices(1, face="cuda")
     stream_order.orders("cuda", CudaStreamOrder())
     with monkeypatch.context() as patch:
         patch.setattr(torch.version, "cuda", "13.0")
+        patch.setattr(real_gpus, "DEVICE_FOLDER", tmp_path)
         stand_in = phalanx.stand_in_for("nccl")
     with stand_in:
         dist.init_process_group("nccl", device_id=torch.device("cuda", 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,13 @@ class SimulatedRanks:
             return run_ranks("process", ranks, _in_process, gpus, function, args)
         # Virtual GPUs are there for good: threads have a process of their own for them.
         return run_ranks("process", 1, _in_threads, ranks, gpus, function, args)[0]  # type: ignore[no-any-return]
+
+    def check_that_survivors_name(self, victim: int, function: Callable[..., Any], folder: Path) -> None:
+        """Call function(group, victim, folder) on three ranks: one dies, the others leave their error's text there."""
+        with pytest.raises(phalanx.PhalanxError, match=f"rank {victim}"):
+            self.run("process", 3, function, victim, str(folder))
+        for survivor in {0, 1, 2} - {victim}:
+            assert f"rank {victim}" in (folder / str(survivor)).read_text()
 
 
 def _in_process(gpus: int, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

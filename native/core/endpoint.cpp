@@ -54,7 +54,7 @@ Layout layout_of(const Segment& segment) {
                 header.bulk_bytes);
 }
 
-thread_local bool (*Endpoint::interrupted)() = nullptr;
+thread_local Waiter* Endpoint::waiter = nullptr;
 
 namespace {
 
@@ -119,6 +119,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
       patience_(patience_for(layout_.header().is_crowded != 0)),
       journal_(layout_, rank),
       writer_(layout_.header().is_crowded != 0),
+      spread_(layout_, rank, num_ranks_),
       peers_(layout_, rank, num_ranks_) {
   if (rank < 0 || rank >= num_ranks_) throw std::runtime_error("rank outside the group");
   watch_forks();
@@ -175,7 +176,8 @@ void Endpoint::publish(const Call& call, const std::byte* data, std::size_t byte
   post.factor = call.factor;
   if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes);
   tell_core();
-  layout_.progress(rank_).arrived.store(seq(), std::memory_order_seq_cst);
+  // For await_departure; seen before the post, whose store is the one that pairs with sleepers.
+  layout_.progress(rank_).arrived.store(seq(), std::memory_order_release);
   // Pairs with the load in await_arrivals: payload and signature are visible first.
   post.seq.store(seq(), std::memory_order_seq_cst);
   wake_sleepers();
@@ -330,19 +332,30 @@ class Asleep {
 }  // namespace
 
 void Endpoint::await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready) {
-  const std::int64_t start = monotonic_ns();
-  std::int64_t now = start;
-  const std::int64_t spin_until = start + patience_.spin_ns;
-  do {
-    for (int i = 0; i < 16; ++i) {
+  constexpr int kLooks = 16;
+  for (int i = 0; i < kLooks; ++i) {
+    if (ready(peer)) return;
+    cpu_relax();
+  }
+  std::int64_t now = monotonic_ns();
+  const std::int64_t glance_until = now + kGlanceNs, spin_until = now + patience_.spin_ns;
+  while (!shares_core_with(peer) && now < spin_until) {
+    for (int i = 0; i < kLooks; ++i) {
       if (ready(peer)) return journal_.passed(now);
       cpu_relax();
     }
-  } while (!shares_core_with(peer) && (now = monotonic_ns()) < spin_until);
+    now = monotonic_ns();
+    if (now > glance_until) begin_waiting();
+  }
+  begin_waiting();
+  if (is_crowded()) {
+    spread_.settle(now);
+    tell_core();
+  }
   const bool is_shared = shares_core_with(peer);
   const std::int64_t yield_until = is_shared && wants_to_resettle() ? 0 : spin_until + patience_.yield_ns;
   do {
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kLooks; ++i) {
       if (ready(peer)) return journal_.passed(monotonic_ns());
       sched_yield();
     }
@@ -391,7 +404,7 @@ void Endpoint::check_trouble(const Deadline& deadline, int first, int last, cons
   if (dead >= 0) fail(FaultKind::kPeerDied, dead, "");
   if (left >= 0) fail(FaultKind::kPeerLeft, left, "");
   if (deadline.left_ns() <= 0) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1, "");
-  if (interrupted != nullptr && interrupted()) fail(FaultKind::kInterrupted, rank_, "");
+  if (is_interrupted()) fail(FaultKind::kInterrupted, rank_, "");
 }
 
 void Endpoint::fail(FaultKind kind, int culprit, const std::string& text) {

@@ -14,6 +14,7 @@
 #include "peers.hpp"
 #include "segment.hpp"
 #include "shared_writer.hpp"
+#include "spread.hpp"
 #include "trouble.hpp"
 
 namespace phalanx {
@@ -41,6 +42,20 @@ struct Patience {
 };
 
 enum class StageUse { kHalf, kWhole };
+
+inline constexpr std::int64_t kGlanceNs = 2'000;
+
+// Who called an operation, to be asked while it waits.
+class Waiter {
+ public:
+  // The wait will take longer than a glance: what the caller holds may be let go. May be told more than once.
+  virtual void begin_waiting() noexcept = 0;
+  // True ends the wait with kInterrupted.
+  virtual bool is_interrupted() = 0;
+
+ protected:
+  ~Waiter() = default;
+};
 
 // Where the ranks' chunks of one operation lie.
 struct Stage {
@@ -70,8 +85,12 @@ class Endpoint {
   // Any thread may ask.
   Seq seq() const noexcept { return seq_.load(std::memory_order_relaxed); }
 
-  // Asked while a wait sleeps; true ends it with kInterrupted.
-  static thread_local bool (*interrupted)();
+  // Of the operations that this thread runs, or null.
+  static thread_local Waiter* waiter;
+  static void begin_waiting() noexcept {
+    if (waiter != nullptr) waiter->begin_waiting();
+  }
+  static bool is_interrupted() { return waiter != nullptr && waiter->is_interrupted(); }
 
   // -- an operation: begin, publish, await..., end
   void begin(const Call& call);
@@ -137,7 +156,11 @@ class Endpoint {
 
   Journal& journal() noexcept { return journal_; }
   const Patience& patience() const noexcept { return patience_; }
-  void tell_core() noexcept { layout_.progress(rank_).core.store(sched_getcpu(), std::memory_order_relaxed); }
+  void tell_core() noexcept {
+    std::atomic<std::int32_t>& told = layout_.progress(rank_).core;
+    const int core = sched_getcpu();
+    if (told.load(std::memory_order_relaxed) != core) told.store(core, std::memory_order_relaxed);
+  }
   // Whether spinning would keep the peer from running: it was last seen on this very core.
   bool shares_core_with(int peer) const noexcept {
     return layout_.progress(peer).core.load(std::memory_order_relaxed) == sched_getcpu();
@@ -171,6 +194,7 @@ class Endpoint {
   Patience patience_;
   Journal journal_;
   SharedWriter writer_;
+  Spread spread_;
   Peers peers_;
   std::shared_ptr<Endpoint> ancestor_;
 };

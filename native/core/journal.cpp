@@ -34,7 +34,7 @@ void Journal::do_special(Seq seq, const Call& call) noexcept {
 
 MessageMark Journal::begin_message(const Call& call, std::uint64_t tag) noexcept {
   if (is_stale_.exchange(false)) end_sleep();
-  MessageMark mark{++num_messages_, call, nullptr};
+  MessageMark mark{++num_messages_, nullptr};
 #ifndef PHALANX_NO_JOURNAL
   write(layout_.message(rank_, mark.number), mark.number, call, tag);
   layout_.progress(rank_).messages.store(mark.number, kRelaxed);
@@ -44,18 +44,20 @@ MessageMark Journal::begin_message(const Call& call, std::uint64_t tag) noexcept
   return mark;
 }
 
-void Journal::end_message(const MessageMark& mark, int peer) noexcept {
+void Journal::end_message(const MessageMark& mark, const Call& call, int peer) noexcept {
 #ifndef PHALANX_NO_JOURNAL
-  const std::int64_t now = monotonic_ns();
+  const std::int64_t seen = mail_clock_ns_.load(kRelaxed);
+  const bool needs_look = seen == 0 || call.is_async || call.size_bytes > kSlotBytes || mark.record != nullptr;
+  const std::int64_t now = needs_look ? monotonic_ns() : std::max(call.start_ns + 1, seen);
   if (mark.record != nullptr) {
     mark.record->peer.store(peer, kRelaxed);
     mark.record->end_ns.store(now, kRelaxed);
   }
   JournalEntry& entry = layout_.message(rank_, mark.number);
   if (entry.seq.load(kRelaxed) != mark.number) return;  // kJournalEntries messages ago
-  entry.where.store(pack_where(mark.call, peer), kRelaxed);
+  entry.where.store(pack_where(call, peer), kRelaxed);
   entry.end_ns.store(now, kRelaxed);
-  layout_.progress(rank_).mailed_bytes.store(mailed_bytes_ += mark.call.size_bytes, kRelaxed);
+  layout_.progress(rank_).mailed_bytes.store(mailed_bytes_ += call.size_bytes, kRelaxed);
 #endif
 }
 

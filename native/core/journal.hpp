@@ -27,7 +27,6 @@ std::uint64_t unpack_dim(const PackedShape& packed, std::uint32_t num_dims, std:
 // A message in the journal, from its beginning to its end.
 struct MessageMark {
   Seq number = 0;
-  Call call = {};
   TraceOperation* record = nullptr;
 };
 
@@ -64,7 +63,10 @@ class Journal {
     if (clock_ns_ != 0) clock_ns_ = now_ns;
   }
   MessageMark begin_message(const Call& call, std::uint64_t tag) noexcept;
-  void end_message(const MessageMark& mark, int peer) noexcept;
+  void end_message(const MessageMark& mark, const Call& call, int peer) noexcept;
+  // The same for messages. Any thread that waits for one may tell.
+  void passed_in_mail(std::int64_t now_ns) noexcept { mail_clock_ns_.store(now_ns, std::memory_order_relaxed); }
+  void slept_in_mail() noexcept { passed_in_mail(0); }
   // What a thread sleeps for in send or recv.
   void begin_sleep(const Call& call, std::uint64_t tag) noexcept;
   void end_sleep() noexcept { layout_.mail_journal(rank_).seq.store(0, std::memory_order_release); }
@@ -116,6 +118,7 @@ class Journal {
   std::uint64_t size_bytes_ = 0;
   std::uint64_t moved_bytes_ = 0, mailed_bytes_ = 0;
   std::int64_t clock_ns_ = 0;  // when it was last looked at; 0: the end of the operation under way needs a look of its own
+  std::atomic<std::int64_t> mail_clock_ns_{1};  // the same for small blocking messages
   TraceOperation* collective_ = nullptr;  // the record of the one under way
   std::atomic<bool> is_stale_{false};  // it no longer sleeps for what the segment says
   std::atomic<bool> is_special_{false};  // it is stale, or traced: one question instead of two

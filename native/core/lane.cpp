@@ -82,6 +82,7 @@ bool Lane::run_next() {
 
 bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   constexpr std::int64_t kSliceNs = 20'000'000;
+  Endpoint::begin_waiting();
   const Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns, paused_ns_so_far());
   while (!ticket.is_done()) {
     // Running it here saves a switch of threads, but can't be stopped in between: only for those who wait without end.
@@ -95,7 +96,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
     const std::int64_t left = deadline.left_ns();
     if (left <= 0) return false;
     ticket.wait_until(monotonic_ns() + std::min(left, kSliceNs));
-    if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
+    if (Endpoint::is_interrupted())
       throw Trouble(FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), "", false);
   }
   return true;
@@ -107,9 +108,9 @@ void Lane::wait_for_caller(Ticket& ticket) {
     wait(ticket, INT64_MAX);
   } catch (const Trouble& trouble) {
     set_fault(endpoint_->layout(), trouble.kind, trouble.culprit, trouble.reporter, trouble.seq, trouble.text);
-    const auto interrupted = std::exchange(Endpoint::interrupted, nullptr);
+    Waiter* const waiter = std::exchange(Endpoint::waiter, nullptr);
     wait(ticket, INT64_MAX);
-    Endpoint::interrupted = interrupted;
+    Endpoint::waiter = waiter;
     throw;
   }
 }

@@ -25,7 +25,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x32786e616c616870;  // "phalanx2": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x33786e616c616870;  // "phalanx3": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
@@ -77,11 +77,12 @@ struct Progress {
   alignas(kCacheLine) std::atomic<std::uint64_t> step;
   alignas(kCacheLine) std::atomic<Seq> arrived;
   std::atomic<Seq> finished;
-  std::atomic<std::int32_t> core;  // where the rank ran when it last called: a hint for those who wait for it
-  std::atomic<std::int32_t> sleeps_for;     // a peer + 1, 0 when it does not sleep; stays after trouble, as evidence
   std::atomic<std::uint64_t> moved_bytes;   // by finished collectives
   std::atomic<std::uint64_t> mailed_bytes;  // by finished messages
   std::atomic<Seq> messages;                // begun so far
+  // Peers look at these while they wait, so they lie apart from what every operation writes.
+  alignas(kCacheLine) std::atomic<std::int32_t> core;  // where the rank ran when it last called: a hint
+  std::atomic<std::int32_t> sleeps_for;  // a peer + 1, 0 when it does not sleep; stays after trouble, as evidence
 };
 
 struct alignas(kCacheLine) Bell {

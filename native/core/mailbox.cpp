@@ -99,7 +99,7 @@ void Mailbox::start(const std::shared_ptr<Transfer>& transfer) {
 
 void Mailbox::tell_end(const Transfer& notice, int peer) {
   const std::lock_guard lock(mutex_);
-  endpoint_->journal().end_message(notice.mark, peer);
+  endpoint_->journal().end_message(notice.mark, notice.call, peer);
 }
 
 // Make the pages real that a message goes through, the first time one goes there.
@@ -120,7 +120,7 @@ void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
 
 void Mailbox::finish(Transfer& transfer, std::optional<Trouble> trouble) {
   if (!trouble && transfer.space == MailSpace::kProgram)
-    endpoint_->journal().end_message(transfer.mark, transfer.is_send() ? transfer.peer() : transfer.source);
+    endpoint_->journal().end_message(transfer.mark, transfer.call, transfer.is_send() ? transfer.peer() : transfer.source);
   transfer.trouble = std::move(trouble);
   transfer.is_done.store(true, kOrder);
   if (transfer.is_detached) num_detached_.fetch_sub(1);
@@ -397,17 +397,26 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     return transfer != nullptr && transfer->peer() >= 0 && endpoint_->shares_core_with(transfer->peer());
   };
   const Patience& patience = endpoint_->patience();
+  const bool is_spinning = patience.spin_ns > 1000;
+  const auto look = [&] { return try_focused() || (turn % 8 == 0 && try_once()); };
+  for (int i = 0; i < (is_spinning ? 8 : 1); ++i) {
+    if (look()) return true;
+    if (is_spinning) cpu_relax();
+  }
   const std::int64_t start = monotonic_ns();
   const std::int64_t spin_until = start + patience.spin_ns, yield_until = spin_until + patience.yield_ns;
-  for (;;) {
+  for (std::int64_t now = start; now <= spin_until && !is_peer_here(); now = monotonic_ns()) {
+    if (now > start + kGlanceNs || !is_spinning) Endpoint::begin_waiting();
+    endpoint_->journal().passed_in_mail(now);
     for (int i = 0; i < 8; ++i) {
-      if (try_focused() || (turn % 8 == 0 && try_once())) return true;
-      if (patience.spin_ns > 1000) cpu_relax(); else sched_yield();
+      if (is_spinning) cpu_relax(); else sched_yield();
+      if (look()) return true;
     }
-    if (monotonic_ns() > spin_until || is_peer_here()) break;
   }
+  Endpoint::begin_waiting();
   const std::int64_t polite_until = is_peer_here() && endpoint_->wants_to_resettle() ? 0 : yield_until;
-  while (monotonic_ns() < std::min(polite_until, deadline_ns)) {
+  for (std::int64_t now = monotonic_ns(); now < std::min(polite_until, deadline_ns); now = monotonic_ns()) {
+    endpoint_->journal().passed_in_mail(now);
     for (int i = 0; i < 8; ++i) {
       if (try_once()) return true;
       sched_yield();
@@ -420,13 +429,14 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     return transfer ? deadline.left_ns() : deadline_ns - monotonic_ns();
   };
   for (;;) {
+    endpoint_->journal().slept_in_mail();
     const std::uint32_t word = bell.word.load(kOrder);
     if (try_once()) return asleep.wake_up(transfer.get());
     check_trouble(transfer);
     if (done()) return asleep.wake_up(transfer.get());
     const std::int64_t left = left_ns();
     if (left <= 0) return false;
-    if (Endpoint::interrupted != nullptr && Endpoint::interrupted())
+    if (Endpoint::is_interrupted())
       throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, "", false);
     futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
   }

@@ -158,7 +158,7 @@ bool DeviceMessage::is_interrupted() {
     const std::lock_guard lock(mutex_);
     if (is_on_gpu_ || is_done.load()) return false;
   }
-  return Endpoint::interrupted != nullptr && Endpoint::interrupted();
+  return Endpoint::is_interrupted();
 }
 
 namespace {

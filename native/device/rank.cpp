@@ -128,7 +128,7 @@ void DeviceRank::await(const Call& call, CudaEvent event, int rank) {
     if (++looks % 64 == 0) {
       endpoint_.throw_if_faulty();
       if (deadline.left_ns() <= 0) endpoint_.fail(FaultKind::kTimeout, rank, "stream");
-      if (Endpoint::interrupted != nullptr && Endpoint::interrupted()) endpoint_.fail(FaultKind::kInterrupted, endpoint_.rank(), "");
+      if (Endpoint::is_interrupted()) endpoint_.fail(FaultKind::kInterrupted, endpoint_.rank(), "");
     }
     return false;
   });

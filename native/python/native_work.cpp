@@ -24,8 +24,7 @@ void NativeWork::wait(double timeout) {
   if (!owner.core().is_owner() && !is_done()) owner.require_usable(call_.operation);  // in a forked process nobody ends it
   bool is_in_time = true;
   try {
-    const nb::gil_scoped_release unlocked;
-    Endpoint::interrupted = python_signal_arrived;
+    const Unlocked unlocked(Unlocked::When::kAtOnce);
     const std::int64_t deadline =
         timeout < 0 ? INT64_MAX : monotonic_ns() + static_cast<std::int64_t>(std::min(timeout, 1e9) * 1e9);
     is_in_time = ticket ? owner.lane().wait(*ticket, deadline)

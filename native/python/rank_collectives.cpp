@@ -119,12 +119,16 @@ nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
     if (tensors.empty()) throw UsageProblem("the list of tensors is empty");
     set_reduction(call, how);
     std::vector<Call> calls;
+    std::size_t all_bytes = 0;
     for (const Tensor& tensor : tensors) {
       describe(tensor, call);
       check_reducible(call);
       calls.push_back(call);
+      all_bytes += call.size_bytes;
     }
+    call.size_bytes = all_bytes;
     auto batches = device_batches(objects, tensors, calls);
+    call.is_on_device = !batches.empty();
     return [calls = std::move(calls), places = Places(tensors), batches = std::move(batches)](Endpoint& e) {
       for (const DeviceBatch& batch : batches) batch.operation->run(e, batch.call);
       if (!batches.empty()) return;

@@ -44,6 +44,7 @@ RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double defa
       endpoint_(std::make_shared<Endpoint>(attach_visibly(descriptor), rank, is_thread)),
       lane_(std::make_unique<Lane>(endpoint_)),
       mailbox_(std::make_unique<Mailbox>(endpoint_)),
+      is_thread_(is_thread),
       sites_(std::move(library_folders)),
       explain_(std::move(explain)) {}
 

@@ -21,6 +21,7 @@
 #include "call_site.hpp"
 #include "per_rank.hpp"
 #include "tensors.hpp"
+#include "unlocked.hpp"
 
 namespace phalanx::python {
 
@@ -158,12 +159,18 @@ class RankEndpoint {
   [[noreturn]] void raise_usage(const Call& call, const std::string& text);
   void prune_pending();
   double effective(double timeout) const { return timeout < 0 ? timeout_s : timeout; }
+  Unlocked::When when_to_unlock(const Call& call) const noexcept {
+    constexpr std::size_t kSmallBytes = 64 * 1024;
+    const bool is_small = !call.is_on_device && call.size_bytes * std::size_t(endpoint_->num_ranks()) <= kSmallBytes;
+    return is_small && !is_thread_ ? Unlocked::When::kWhenWaiting : Unlocked::When::kAtOnce;
+  }
 
   std::shared_ptr<Endpoint> endpoint_;
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<Mailbox> mailbox_;
   std::map<int, std::unique_ptr<device::DeviceRank>> device_ranks_;  // by the number of the GPU
   std::unique_ptr<device::DeviceMail> device_mail_;  // from the first message of a GPU's tensor
+  const bool is_thread_;
   SymmetricMemory symmetric_;
   CallSites sites_;
   nb::object explain_;
@@ -185,9 +192,6 @@ nb::object fault_of(const Layout& layout);
 // One dictionary per rank: whether it lives, what it called last, what it waits for.
 nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status);
 
-// Asked by waits on threads that Python knows: a pending signal (Ctrl-C) ends the wait.
-bool python_signal_arrived();
-
 const char* operation_name(Operation operation) noexcept;
 const char* fault_name(FaultKind kind) noexcept;
 const char* reduce_op_name(ReduceOp op) noexcept;
@@ -203,8 +207,7 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
   try {
     auto job = prepare(call);
     if (!is_async) {
-      const nb::gil_scoped_release unlocked;
-      Endpoint::interrupted = python_signal_arrived;
+      const Unlocked unlocked(when_to_unlock(call));
       lane_->run(job);
       return nb::none();
     }

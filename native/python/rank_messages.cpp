@@ -37,8 +37,7 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
     if (!is_async) {
       std::shared_ptr<Transfer> transfer;
       {
-        const nb::gil_scoped_release unlocked;
-        Endpoint::interrupted = python_signal_arrived;
+        const Unlocked unlocked(when_to_unlock(call));
         transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes);
         mailbox_->wait(transfer, call.deadline_ns, true);
         if (!is_send) place.store();
@@ -76,12 +75,9 @@ nb::object RankEndpoint::device_message(Call call, nb::handle object, const Tens
   }
   std::shared_ptr<device::DeviceMessage> message;
   {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked(Unlocked::When::kAtOnce);
     message = device_mail_->start(call, tensor.view, std::move(ready));
-    if (!call.is_async) {
-      Endpoint::interrupted = python_signal_arrived;
-      mailbox_->wait(message, call.deadline_ns, true);
-    }
+    if (!call.is_async) mailbox_->wait(message, call.deadline_ns, true);
   }
   if (!call.is_async) return message->is_send() ? nb::none() : nb::object(nb::int_(message->source));
   auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);

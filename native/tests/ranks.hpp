@@ -161,9 +161,11 @@ inline void on_threads_and_processes(int num_ranks, const Body& body) {
 }
 
 // Every wait of this thread is interrupted while it lives.
-struct Interruption {
-  Interruption() { Endpoint::interrupted = [] { return true; }; }
-  ~Interruption() { Endpoint::interrupted = nullptr; }
+struct Interruption final : Waiter {
+  Interruption() { Endpoint::waiter = this; }
+  ~Interruption() { Endpoint::waiter = nullptr; }
+  void begin_waiting() noexcept override {}
+  bool is_interrupted() override { return true; }
 };
 
 // The trouble that `body` ends in. `within_s` is how long that may take.

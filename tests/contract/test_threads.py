@@ -105,3 +105,26 @@ def test_other_threads_run_while_one_waits(group: Any) -> None:
             group.send(torch.empty(0), 1)
 
     _run_threads(2, body)
+
+
+@worlds(2)
+def test_other_threads_go_on_while_a_small_operation_waits(group: Any) -> None:
+    """A waiting rank must not keep the interpreter to itself: here what it waits for comes from its own other thread."""
+    signals = group.split(range(2))
+    for turn in range(40):
+        is_message = turn % 2 == 0
+        if group.rank == 1:
+            signals.recv(torch.zeros(1), 0)
+            group.send(torch.ones(1), 0) if is_message else group.barrier()
+            continue
+        is_about_to_wait = threading.Event()
+
+        def let_the_peer_come(start: threading.Event = is_about_to_wait) -> None:
+            start.wait()
+            signals.send(torch.ones(1), 1)
+
+        thread = threading.Thread(target=let_the_peer_come)
+        thread.start()
+        is_about_to_wait.set()
+        group.recv(torch.zeros(1), 1) if is_message else group.barrier()
+        thread.join()

@@ -10,7 +10,7 @@ from phalanx.bench.teams import Team
 
 _TURN_S = 0.02  # how long a contender runs at a time
 _WARM_UP_S = 0.005
-_MOST_ITERATIONS = 5000
+_MOST_ITERATIONS = 50_000
 
 Progress = Callable[[Case], None]
 

@@ -5,6 +5,8 @@ Runs in an environment of its own that has mpi4py and NumPy but not phalanx, so 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import socket
@@ -75,10 +77,11 @@ def _make_send_recv(count: int) -> tuple[Any, Any, Any]:
 
 
 def _time(call: Any, arguments: Any, iterations: int) -> float:
+    bound = functools.partial(call, *arguments)
     COMM.Barrier()
     start = time.perf_counter()
-    for _ in range(iterations):
-        call(*arguments)
+    for _ in itertools.repeat(None, iterations):
+        bound()
     return time.perf_counter() - start
 
 

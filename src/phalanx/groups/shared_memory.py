@@ -31,8 +31,9 @@ from phalanx.launch.context import current_context
 from phalanx.launch.meeting import Gathering, Outcome, meet
 
 # A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
+# Benchmarks call as users do.
 _LIBRARY_FOLDERS = [
-    str(Path(__file__).resolve().parents[1]),
+    *(str(part) for part in Path(__file__).resolve().parents[1].iterdir() if part.name != "bench"),
     str(Path(torch.__file__).parent),
     typing_extensions.__file__,
 ]

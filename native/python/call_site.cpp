@@ -1,7 +1,6 @@
 #include "call_site.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 namespace phalanx::python {
 namespace {
@@ -32,43 +31,23 @@ bool CallSites::is_ours(PyCodeObject* code) {
   return is_ours_[code] = std::any_of(library_folders_.begin(), library_folders_.end(), is_above);
 }
 
-std::uint32_t CallSites::find(Endpoint& endpoint) {
-  PyFrameObject* frame = PyEval_GetFrame();
-  if (frame == nullptr) return 0;
-  PyCodeObject* code = PyFrame_GetCode(frame);
-  Py_DECREF(reinterpret_cast<PyObject*>(code));  // the frame holds it
-  const Key key{code, PyFrame_GetLasti(frame)};
-  Recent& recent = recent_[static_cast<std::size_t>(key.instruction) / 2 % std::size(recent_)];
-  if (recent.key == key) [[likely]]
-    return recent.location;
-  const std::uint32_t location = find_from(frame, endpoint);
-  if (!is_ours(code)) recent = {key, location};  // held by is_ours_ from here on, so its address stays its own
+std::uint32_t CallSites::find_slowly(FrameWalk& walk, Endpoint& endpoint) {
+  const void* const innermost = walk.instruction();
+  const bool is_direct = !is_ours(walk.code());
+  while (!walk.is_over() && is_ours(walk.code())) walk.next();
+  if (walk.is_over()) return 0;
+  const std::uint32_t location = locate(walk, endpoint);
+  if (is_direct) recent_at(innermost) = {innermost, location};  // is_ours_ holds its code, so the address stays its own
   return location;
 }
 
-std::uint32_t CallSites::find_from(PyFrameObject* frame, Endpoint& endpoint) {
-  Py_INCREF(reinterpret_cast<PyObject*>(frame));
-  std::uint32_t location = 0;
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    Py_DECREF(reinterpret_cast<PyObject*>(code));
-    const bool is_users = !is_ours(code);
-    if (is_users) location = locate(frame, code, endpoint);
-    PyFrameObject* back = is_users ? nullptr : PyFrame_GetBack(frame);
-    Py_DECREF(reinterpret_cast<PyObject*>(frame));
-    frame = back;
-  }
-  return location;
-}
-
-std::uint32_t CallSites::locate(PyFrameObject* frame, PyCodeObject* code, Endpoint& endpoint) {
-  const Key key{code, PyFrame_GetLasti(frame)};
-  const auto known = locations_.find(key);
+std::uint32_t CallSites::locate(const FrameWalk& walk, Endpoint& endpoint) {
+  const auto known = locations_.find(walk.instruction());
   if (known != locations_.end()) return known->second;
   // The table in the segment wraps round: so must what points into it.
-  if (locations_.size() + 2 >= kLocations) forget_all(), is_ours(code);
-  const std::string place = file_of(code) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
-  return locations_[key] = endpoint.journal().add_location(place);
+  if (locations_.size() + 2 >= kLocations) forget_all(), is_ours(walk.code());
+  const std::string place = file_of(walk.code()) + ":" + std::to_string(walk.line());
+  return locations_[walk.instruction()] = endpoint.journal().add_location(place);
 }
 
 }  // namespace phalanx::python

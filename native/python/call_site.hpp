@@ -3,11 +3,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <iterator>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "../core/endpoint.hpp"
+#include "frame_walk.hpp"
 
 namespace phalanx::python {
 
@@ -22,32 +25,32 @@ class CallSites {
   CallSites(const CallSites&) = delete;
 
   // Index into the endpoint's location table; 0 when there is no Python frame.
-  std::uint32_t find(Endpoint& endpoint);
+  std::uint32_t find(Endpoint& endpoint) {
+    FrameWalk walk;
+    if (walk.is_over()) return 0;
+    const Recent& recent = recent_at(walk.instruction());
+    if (recent.instruction == walk.instruction()) [[likely]]
+      return recent.location;
+    return find_slowly(walk, endpoint);
+  }
 
  private:
-  struct Key {
-    PyCodeObject* code;
-    int instruction;
-    bool operator==(const Key&) const = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const noexcept {
-      return (reinterpret_cast<std::size_t>(key.code) >> 4) * 31 + static_cast<std::size_t>(key.instruction);
-    }
-  };
-  bool is_ours(PyCodeObject* code);
-  void forget_all();
-  std::uint32_t find_from(PyFrameObject* frame, Endpoint& endpoint);
-  std::uint32_t locate(PyFrameObject* frame, PyCodeObject* code, Endpoint& endpoint);
-
-  std::vector<std::string> library_folders_;
-  std::unordered_map<PyCodeObject*, bool> is_ours_;         // holds a reference to each code object
-  std::unordered_map<Key, std::uint32_t, Hash> locations_;  // code objects are held by is_ours_
-  // Calls straight from the user's code that were made lately, by instruction: most programs repeat a few.
+  // Calls straight from the user's code that were made lately: most programs repeat a few.
   struct Recent {
-    Key key{nullptr, 0};
+    const void* instruction = nullptr;
     std::uint32_t location = 0;
   };
+  Recent& recent_at(const void* instruction) noexcept {
+    return recent_[reinterpret_cast<std::uintptr_t>(instruction) / 2 % std::size(recent_)];
+  }
+  std::uint32_t find_slowly(FrameWalk& walk, Endpoint& endpoint);
+  bool is_ours(PyCodeObject* code);
+  void forget_all();
+  std::uint32_t locate(const FrameWalk& walk, Endpoint& endpoint);
+
+  std::vector<std::string> library_folders_;
+  std::unordered_map<PyCodeObject*, bool> is_ours_;           // holds a reference to each code object
+  std::unordered_map<const void*, std::uint32_t> locations_;  // by instruction; their code is held by is_ours_
   Recent recent_[16];
 };
 

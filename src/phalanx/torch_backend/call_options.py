@@ -28,6 +28,7 @@ _WITH_OP = {
     native.ReduceScatterOptions,
 }
 _WITH_ROOT = {native.BroadcastOptions, native.ReduceOptions, native.GatherOptions, native.ScatterOptions}
+_TORCH_SUM = dist.ReduceOp.SUM
 _UNSET = timedelta(0)
 
 
@@ -40,6 +41,9 @@ class CallOptions(NamedTuple):
     is_async: bool
 
 
+PLAIN, PLAIN_BEHIND = (CallOptions(ReduceOp.SUM, 0, None, is_async) for is_async in (False, True))
+
+
 def read_options(given: Any, op: Any = None, root: int | None = None, timeout: timedelta | None = None) -> CallOptions:
     """Read torch's options object, or the short form.
 
@@ -49,12 +53,14 @@ def read_options(given: Any, op: Any = None, root: int | None = None, timeout: t
     if given is None or isinstance(given, _SHORT_FORMS):  # the reduction may be given by position
         return CallOptions(read_op(given if op is None else op), root or 0, read_timeout(timeout), True)
     kind = type(given)
-    return CallOptions(
-        read_op(given.reduceOp if op is None and kind in _WITH_OP else op),
-        given.rootRank if root is None and kind in _WITH_ROOT else root or 0,
-        read_timeout(given.timeout if timeout is None else timeout),
-        given.asyncOp,
-    )
+    if op is None and kind in _WITH_OP:
+        op = given.reduceOp
+    if root is None and kind in _WITH_ROOT:
+        root = given.rootRank
+    seconds = read_timeout(given.timeout if timeout is None else timeout)
+    if (op is None or op == _TORCH_SUM) and not root and seconds is None:
+        return PLAIN_BEHIND if given.asyncOp else PLAIN
+    return CallOptions(read_op(op), root or 0, seconds, given.asyncOp)
 
 
 def read_op(op: Any) -> AnyReduceOp:

@@ -99,7 +99,7 @@ class LaunchingGroup(naming.NamedGroup):
             return self._launch_on_device(Ticket.draw(order, effects, self._lane), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
             source = call(*args, timeout_s=options.timeout_s)
-            return FinishedWork(result) if source is None else FinishedWork(result, source)
+            return FinishedWork.of(result, source)
         with profiling.Recording(self._backend_name, event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
@@ -116,7 +116,7 @@ class LaunchingGroup(naming.NamedGroup):
                 self._habits.telling.told()
                 raise translated(error, self._habits.rules) from error.__cause__
             ticket.wait()
-            return FinishedWork(effects.result, -1 if source is None else source)
+            return FinishedWork.of(effects.result, source)
         loan = Loan(args)
         with self._record(*effects[:3]) as recording:
             native = call(*loan.arguments, timeout_s=options.timeout_s, async_op=True)
@@ -177,7 +177,7 @@ class LaunchingGroup(naming.NamedGroup):
         with self._record("all_reduce", tensors, tensors) as recording:
             sparse.all_reduce(self._group, tensors, options)
         recording.finish()
-        return self._keep_recent(FinishedWork(tensors))
+        return self._keep_recent(FinishedWork.of(tensors))
 
     def _finish_later(self, recording: profiling.Recording, work: Work) -> None:
         if not recording.is_open:

@@ -28,10 +28,11 @@ def routed(method: Method) -> Method:
 
     @functools.wraps(method)
     def call(self: LaunchingGroup, *args: Any, **kwargs: Any) -> Any:
-        if self._others.is_empty():
+        others = self._others
+        if others.is_known_alone or others.is_empty():
             return method(self, *args, **kwargs)
         device = _first_device(args)
-        engine = self._others.engine_for(device) if device is not None else None
+        engine = others.engine_for(device) if device is not None else None
         if engine is None:
             return method(self, *args, **kwargs)
         return getattr(engine, name if hasattr(engine, name) else versions.OLD_NAMES[name])(*args, **kwargs)
@@ -63,6 +64,7 @@ class OtherDevices:
         self._own_types = tuple(device_types)
         self._names: dict[str, str] | None = None  # device type to backend name, all of them
         self._is_mixed = False
+        self.is_known_alone = False  # is_empty(), once that is certain; asked by every operation
         self._engines: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
@@ -139,6 +141,7 @@ class OtherDevices:
             if own not in self._names.values():
                 self._names.setdefault("cpu", own)
             self._is_mixed = len(set(self._names.values())) > 1
+            self.is_known_alone = not self._is_mixed
         return self._names
 
     def _make(self, kind: str, name: str) -> Any:

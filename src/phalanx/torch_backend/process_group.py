@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from phalanx.collectives import ReduceOp
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.torch_backend import naming
-from phalanx.torch_backend.call_options import CallOptions, read_options, read_timeout
+from phalanx.torch_backend.call_options import PLAIN, PLAIN_BEHIND, read_options, read_timeout
 from phalanx.torch_backend.launching import LaunchingGroup
 from phalanx.torch_backend.monitored_barrier import MonitoredBarrier
 from phalanx.torch_backend.other_devices import routed
@@ -28,7 +27,6 @@ from phalanx.torch_backend.untyped import Store, dist
 Tensor = torch.Tensor
 
 _BLOCKING = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
-_AT_ONCE, _BEHIND = (CallOptions(ReduceOp.SUM, 0, None, is_async) for is_async in (False, True))
 
 
 class PhalanxProcessGroup(LaunchingGroup):
@@ -262,7 +260,7 @@ class PhalanxProcessGroup(LaunchingGroup):
         if peer is not None and not 0 <= peer < self.size():
             raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self.size() - 1}")
         # torch says nothing about whether a message is waited for at once: its blocking functions do that.
-        options = _AT_ONCE if _is_blocking_call() else _BEHIND
+        options = PLAIN if _is_blocking_call() else PLAIN_BEHIND
         return self._launch(event, tensors, tensors, options, call, _only(tensors, event), peer, tag)
 
     # -- meeting

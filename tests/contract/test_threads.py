@@ -109,7 +109,7 @@ def test_other_threads_run_while_one_waits(group: Any) -> None:
 
 @worlds(2)
 def test_other_threads_go_on_while_a_small_operation_waits(group: Any) -> None:
-    """A waiting rank must not keep the interpreter to itself: here what it waits for comes from its own other thread."""
+    """A waiting rank must not keep the interpreter: here what it waits for comes from its own other thread."""
     signals = group.split(range(2))
     for turn in range(40):
         is_message = turn % 2 == 0

@@ -138,6 +138,7 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
             cells.append("-" if ratio is None else f"{style}{ratio:.3g}")
         table.add_row(*cells)
     console.print(table)
+    _print_bounded(console, rows, against["gloo"])
     for name, values in against.items():
         if values:
             worst = min(values, key=lambda case: values[case])
@@ -145,6 +146,22 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
                 f"against {name}: geometric mean {geometric_mean(values.values()):.2f}x over {len(values)} rows, "
                 f"worst {values[worst]:.2f}x ({worst[0]}, {worst[1]} ranks, {_size(worst[2])})"
             )
+
+
+def _print_bounded(console: Console, rows: Sequence[Row], against_gloo: dict[tuple[str, int, int], float]) -> None:
+    """Say where the asked distance from Gloo is more than memory allows."""
+    copies = ratios(rows, "gloo", "copy")
+    short = [case for case, ratio in against_gloo.items() if ratio < asked_of_gloo(case[2])]
+    bounded = [case for case in short if case in copies and copies[case] < asked_of_gloo(case[2])]
+    console.print(
+        "below the asked ratio to gloo (100 up to 4 KiB, 20 up to 64 KiB, 4 above): "
+        f"{len(short)} of {len(against_gloo)} rows; in {len(bounded)} of them a plain copy of the bytes would be too"
+    )
+
+
+def asked_of_gloo(size: int) -> float:
+    """How many times faster than Gloo an operation of this size is meant to be."""
+    return 100 if size <= 4096 else 20 if size <= 65536 else 4
 
 
 def plot(rows: Sequence[Row], folder: Path, stem: str) -> list[Path]:

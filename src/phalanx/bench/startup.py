@@ -1,6 +1,7 @@
 """How long until N ranks have a working group: phalanx.spawn against torch.multiprocessing.spawn with Gloo.
 
-Each is timed in a fresh process that has imported torch, from the call to the return of the results.
+Each is timed in a fresh process that has imported torch, from the call to the return of the results. One import of
+torch, which the first spawn() of a process can't do without, is timed beside them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ if __name__ == "__main__":
     print(json.dumps({"torch_spawn_gloo": time.perf_counter() - start, "correct": True}))
 """
 
+_IMPORT = """
+import json, time
+start = time.perf_counter()
+import torch
+print(json.dumps({"import_torch": time.perf_counter() - start, "correct": True}))
+"""
+
 
 def phalanx_rank() -> float:
     """Join, add up ones, return the sum."""
@@ -60,15 +68,15 @@ def torch_rank(rank: int, ranks: int, store: str) -> None:
 
 
 def measure_startup(num_ranks: int, rounds: int) -> list[Sample]:
-    """Time both, in turns.
+    """Time them in turns.
 
     Raises:
         subprocess.CalledProcessError: One of them failed.
     """
-    times: dict[str, list[float]] = {"phalanx": [], "phalanx_warm": [], "torch_spawn_gloo": []}
+    times: dict[str, list[float]] = {"phalanx": [], "phalanx_warm": [], "torch_spawn_gloo": [], "import_torch": []}
     is_correct = True
     for _ in range(rounds):
-        for program in (_PHALANX, _TORCH):
+        for program in (_PHALANX, _TORCH, _IMPORT):
             answer = _run(program, num_ranks)
             is_correct = is_correct and answer.pop("correct") == 1
             for name, seconds in answer.items():

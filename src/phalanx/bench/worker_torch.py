@@ -129,6 +129,21 @@ class Phalanx(_Contender):
         return add_and_spread, (), lambda: all(torch.equal(parts[0], other) for other in parts)
 
 
+class PlainCopies(_Contender):
+    """What the machine itself needs: a copy on every rank, and no meeting."""
+
+    def __init__(self, group: SharedMemoryGroup) -> None:
+        super().__init__(group.rank, group.size)
+        self.calls = {"barrier": group.barrier}
+
+    def prepare(self, operation: str, size: int) -> Prepared:
+        """Return a copy of what a rank gets in the operation."""
+        count = max(size // ITEM_BYTES, 1)
+        gets = max(count // self.ranks, 1) if operation == "reduce_scatter" else count
+        source, destination = _pattern(gets, self.rank), torch.zeros(gets)
+        return destination.copy_, (source,), lambda: torch.equal(source, destination)
+
+
 class TorchDistributed(_Contender):
     """torch.distributed over one of its backends."""
 
@@ -177,6 +192,8 @@ def serve(kind: str, address: str, store: str) -> None:
     group = connect()
     if kind == "phalanx":
         contender: _Contender = Phalanx(group)
+    elif kind == "copy":
+        contender = PlainCopies(group)
     else:
         contender = TorchDistributed(group.rank, group.size, store, _BACKENDS[kind])
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

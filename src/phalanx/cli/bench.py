@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.bench.cases import Case, Sample
 
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send_recv")
-_CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich")
+_CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich", "copy")
 _SIZES = "4,4096,65536,1048576,16777216,67108864"
 
 
@@ -310,6 +310,7 @@ def _print_sections(console: Console, rows: Sequence[dict[str, Any]], memory: di
         seconds = times["spawn", 8, name]
         faster = f"{slow / seconds:.1f}x faster than torch ({slow:.1f} s)"
         console.print(f"starting 8 ranks, {name}: {seconds:.3f} s, {faster}")
+    console.print(f"importing torch once, in a fresh process: {times['spawn', 8, 'import_torch']:.3f} s")
     console.print(
         f"memory: {memory['segment_bytes'] / 2**20:.1f} MiB shared for {memory['ranks']} ranks; "
         f"growth over {memory['collectives']} collectives {memory['growth_bytes'] / 2**10:.0f} KiB"

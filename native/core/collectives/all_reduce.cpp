@@ -47,8 +47,8 @@ class StagedAllReduce {
     for (int peer = 0; peer < self_.num_ranks(); ++peer)
       sources.set(peer, peer == me ? mine : staged(peer, step, me));
     std::byte* result = staged(me, step, me);
-    sources.reduce_into(result, count);
-    if (is_root_) copy_out(mine, result, count * item_, false);
+    sources.reduce_into(is_root_ ? mine : result, count);
+    if (call_.operation == Operation::kAllReduce) self_.writer().write(result, mine, count * item_, call_.count * item_);
   }
 
   void finish(std::size_t step) {

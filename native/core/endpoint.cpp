@@ -174,7 +174,7 @@ void Endpoint::publish(const Call& call, const std::byte* data, std::size_t byte
   post.count.store(call.count, std::memory_order_release);
   post.extra = extra;
   post.factor = call.factor;
-  if (bytes != 0) std::memcpy(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes);
+  writer_.write(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes, bytes);
   tell_core();
   // For await_departure; seen before the post, whose store is the one that pairs with sleepers.
   layout_.progress(rank_).arrived.store(seq(), std::memory_order_release);

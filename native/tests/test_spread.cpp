@@ -28,8 +28,8 @@ class Scene {
     int num_moved = 0;
     for (int attempt = 0; attempt < 9; ++attempt) {
       for (int peer = 0; peer < kRanks; ++peer) layout().progress(peer).core.store(told[std::size_t(peer)]);
-      only(first);
-      only(first, second);
+      only({first});
+      only({first, second});
       Spread(layout(), rank, kRanks).settle(monotonic_ns());
       num_moved += sched_getcpu() == second;
       cpu_set_t after;
@@ -44,11 +44,10 @@ class Scene {
 
  private:
   const Layout& layout() const { return endpoints_[kRanks - 1]->layout(); }
-  template <class... Cores>
-  void only(Cores... cores) {
+  void only(const std::vector<int>& cores) {
     cpu_set_t set;
     CPU_ZERO(&set);
-    (CPU_SET(cores, &set), ...);
+    for (const int core : cores) CPU_SET(core, &set);
     CHECK(sched_setaffinity(0, sizeof(set), &set) == 0);
   }
 

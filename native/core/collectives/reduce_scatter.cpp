@@ -18,7 +18,7 @@ void reduce_scatter_one_shot(Endpoint& self, const Call& call, const std::byte* 
   std::size_t own_offset = 0;
   for (int peer = 0; peer < self.num_ranks(); ++peer) {
     if (peer == me) own_offset = static_cast<std::size_t>(slot - self.layout().slot(me, self.seq()));
-    if (bytes[peer] != 0) std::memcpy(slot, inputs[peer], bytes[peer]);
+    self.writer().write(slot, inputs[peer], bytes[peer], total_of(bytes, self.num_ranks()));
     slot += bytes[peer];
   }
   self.publish(call, nullptr, 0);

@@ -10,7 +10,8 @@ void scatter_one_shot(Endpoint& self, const Call& call, const std::byte* const* 
   const bool is_root = me == call.root;
   if (is_root && bytes != 0) {
     std::byte* slot = self.layout().slot(me, self.seq());
-    for (int peer = 0; peer < self.num_ranks(); ++peer) std::memcpy(slot + std::size_t(peer) * bytes, inputs[peer], bytes);
+    for (int peer = 0; peer < self.num_ranks(); ++peer)
+      self.writer().write(slot + std::size_t(peer) * bytes, inputs[peer], bytes, bytes * std::size_t(self.num_ranks()));
     std::memmove(output, inputs[me], bytes);
   }
   self.publish(call, nullptr, 0);

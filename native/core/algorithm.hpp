@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "layout.hpp"
+#include "platform.hpp"
 
 namespace phalanx {
 
@@ -35,5 +36,9 @@ inline Algorithm choose_algorithm(Operation operation, std::size_t bytes, int nu
 
 // Results above this size would not stay in the cache: write them around it.
 inline constexpr std::size_t kStreamingBytes = 8u << 20;
+// Results in memory that was read or written shortly before may still be in a large cache, and are better written there.
+inline bool is_out_of_cache(std::size_t bytes, int num_ranks) noexcept {
+  return bytes >= kStreamingBytes && bytes * std::size_t(num_ranks) >= shared_cache_bytes() / 2 * 3;
+}
 
 }  // namespace phalanx

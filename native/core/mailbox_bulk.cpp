@@ -99,7 +99,7 @@ bool Mailbox::pump_incoming(int source) {
   if (outbound.produced.load(kOrder) == receive.chunks) return false;
   const std::size_t start = receive.chunks * size;
   const std::size_t length = std::min(size, receive.bytes - start);
-  if (receive.bytes >= kStreamingBytes) {
+  if (is_out_of_cache(receive.bytes, num_ranks_)) {
     copy_streaming(receive.data + start, layout_.bulk(source, receive.chunks), length);
   } else {
     std::memcpy(receive.data + start, layout_.bulk(source, receive.chunks), length);

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 
 namespace phalanx {
 
@@ -39,6 +40,30 @@ inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
 
 inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
   syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
+}
+
+// Whether a line that another core has written comes more slowly from its cache than from memory: so on AMD's processors, where
+// small caches are apart, and not on Intel's.
+inline bool is_slow_between_caches() noexcept {
+#if defined(__x86_64__)
+  static const bool is_slow = __builtin_cpu_is("amd");
+  return is_slow;
+#else
+  return false;
+#endif
+}
+
+// Of the cache that cores share; 0 where the system does not say. (sysconf() adds up those of all cores, also of other machines'.)
+inline std::size_t shared_cache_bytes() noexcept {
+  static const std::size_t bytes = [] {
+    std::size_t kilobytes = 0;
+    if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re")) {
+      if (std::fscanf(file, "%zuK", &kilobytes) != 1) kilobytes = 0;
+      std::fclose(file);
+    }
+    return kilobytes * 1024;
+  }();
+  return bytes;
 }
 
 // Cores this process may use, not cores of the machine.

@@ -2,11 +2,12 @@
 //
 // Two ways. Plain stores leave the lines in this core's cache, and must first fetch them from the core that read them
 // last. Where the two share a cache and the buffers are large enough to leave the smaller caches, that is the quickest;
-// where they share none, it is several times as dear as memory itself. Streaming stores go around the caches. How far the
-// cores are from each other depends on where the system runs the ranks, and changes as it moves them; so it is measured
-// while writing, believed for a while, and measured again.
+// where they share none, it can be several times as dear as memory itself. Streaming stores go around the caches. How far
+// the cores are from each other depends on where the system runs the ranks, and changes as it moves them; what streaming
+// costs depends on the processor. So both are measured while writing, believed for a while, and measured again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,47 +27,84 @@ class SharedWriter {
     if (bytes == 0) return;
     if (bytes < (is_crowded_ ? kManyBytes : kTellingBytes)) {
       std::memcpy(destination, source, bytes);
-    } else if (stays_in_own_cache(bytes, all_bytes) || is_streaming()) {
+    } else if (stays_in_own_cache(bytes, all_bytes)) {
       copy_streaming(destination, source, bytes);
-    } else if (bytes < kManyBytes && ++num_untimed_ % kUntimed != 0) {
+    } else if (bytes < kManyBytes && state_ != State::kStreaming && ++num_untimed_ % kUntimed != 0) {
       std::memcpy(destination, source, bytes);
     } else {
-      const std::int64_t start = monotonic_ns();
-      std::memcpy(destination, source, bytes);
-      note(bytes, monotonic_ns() - start);
+      write_and_learn(destination, source, bytes);
     }
   }
 
  private:
+  enum class State {
+    kPlain,      // until some plain stores in a row are slow
+    kTrying,     // some streaming stores, to see whether they are quicker
+    kStreaming,  // for a while
+    kResigned,   // plain for a while: streaming is no better
+  };
+  struct Rate {
+    double bytes = 0, ns = 0;
+    int num = 0;
+    void add(std::size_t more_bytes, std::int64_t more_ns) noexcept {
+      bytes += double(more_bytes), ns += double(more_ns), ++num;
+    }
+    double value() const noexcept { return bytes / std::max(ns, 1.0); }
+  };
   static constexpr std::size_t kTellingBytes = 2 * 1024;  // less says nothing, and is written quickly in any case
   static constexpr std::size_t kManyBytes = 8 * 1024;     // less is timed only now and then: clocks cost as much
   static constexpr std::uint32_t kUntimed = 16;
   static constexpr double kSlowRate = 4.5;  // bytes per nanosecond: 10 and more in a shared cache, 2 to 3 without
-  static constexpr int kEnough = 3;         // slow ones in a row: a single one may have been interrupted
-  static constexpr std::int64_t kBelievedNs = 300'000'000;
+  static constexpr double kBetter = 1.1;    // times the other rate
+  static constexpr int kEnough = 3;         // in a row: a single one may have been interrupted
+  static constexpr std::int64_t kShortestNs = 5'000'000, kLongestNs = 300'000'000;
 
-  // That little stays in this core's own cache, where the peer's reads would have to look for it. (Ranks that share cores
-  // find it there.)
+  // That little stays in this core's own cache, where the peer's reads would have to look for it: a detour that some
+  // processors make slower than memory. (Ranks that share cores find it there.)
   bool stays_in_own_cache(std::size_t bytes, std::size_t all_bytes) const noexcept {
-    return !is_crowded_ && bytes >= 4 * 1024 && all_bytes <= 256 * 1024;
+    return !is_crowded_ && bytes >= 4 * 1024 && all_bytes <= 256 * 1024 && is_slow_between_caches();
   }
-  bool is_streaming() noexcept {
-    if (streaming_until_ns_ == 0) return false;
-    if (monotonic_ns() < streaming_until_ns_) return true;
-    streaming_until_ns_ = 0;
-    return false;
+
+  void write_and_learn(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
+    const std::int64_t start = monotonic_ns();
+    if ((state_ == State::kStreaming || state_ == State::kResigned) && start > until_ns_) {
+      plain_.num = state_ == State::kStreaming ? kEnough - 1 : 0;  // one more slow one confirms that cores are still apart
+      state_ = State::kPlain;
+    }
+    if (state_ == State::kStreaming) return copy_streaming(destination, source, bytes);
+    if (state_ == State::kTrying) {
+      copy_streaming(destination, source, bytes);
+    } else {
+      std::memcpy(destination, source, bytes);
+    }
+    learn(bytes, start, monotonic_ns());
   }
-  void note(std::size_t bytes, std::int64_t ns) noexcept {
-    num_slow_ = double(bytes) < kSlowRate * double(ns) ? num_slow_ + 1 : 0;
-    if (num_slow_ < kEnough) return;
-    num_slow_ = kEnough - 1;  // after that time, one more slow one is enough
-    streaming_until_ns_ = monotonic_ns() + kBelievedNs;
+  void learn(std::size_t bytes, std::int64_t start, std::int64_t now) noexcept {
+    if (state_ == State::kPlain) {
+      if (double(bytes) >= kSlowRate * double(now - start)) {
+        plain_ = {};
+        believed_ns_ = kShortestNs;
+        return;
+      }
+      plain_.add(bytes, now - start);
+      if (plain_.num >= kEnough) state_ = State::kTrying, streaming_ = {};
+    } else if (state_ == State::kTrying) {
+      streaming_.add(bytes, now - start);
+      if (streaming_.num < kEnough) return;
+      const bool is_better = streaming_.value() > kBetter * plain_.value();
+      state_ = is_better ? State::kStreaming : State::kResigned;
+      until_ns_ = now + believed_ns_;
+      believed_ns_ = std::min(2 * believed_ns_, kLongestNs);
+      plain_ = {};
+    }
   }
 
   const bool is_crowded_;
   std::uint32_t num_untimed_ = 0;
-  int num_slow_ = 0;
-  std::int64_t streaming_until_ns_ = 0;  // 0: plain stores
+  State state_ = State::kPlain;
+  Rate plain_, streaming_;
+  std::int64_t until_ns_ = 0;             // when what is believed is measured again
+  std::int64_t believed_ns_ = kShortestNs;  // twice as long each time it is confirmed
 };
 
 }  // namespace phalanx

@@ -27,7 +27,7 @@ class StagedAllReduce {
         stride_(stage_.part_bytes(self.num_ranks())),
         partition_(call.count, stride_ / item_ * std::size_t(self.num_ranks()), self.num_ranks()),
         is_root_(call.operation == Operation::kAllReduce || self.rank() == call.root),
-        is_streaming_(call.count * item_ >= kStreamingBytes) {}
+        is_streaming_(is_out_of_cache(call.count * item_, self.num_ranks())) {}
 
   std::size_t steps() const { return partition_.steps; }
 

@@ -15,10 +15,12 @@ std::uint64_t outbound_word(int destination, std::uint64_t message) {
   return std::uint64_t(destination + 1) << 40 | message;
 }
 
-// Several chunks to a message, so that both sides copy at once; both sides must count alike.
+// Several chunks to a message, so that both sides copy at once; both sides must count alike. Few where a chunk should be
+// too large for the sender's own cache.
 std::size_t bulk_chunk(std::size_t bytes, std::size_t most) {
-  constexpr std::size_t kPieces = 2, kLeast = 64 * 1024;
-  return std::min(most, std::max(kLeast, (bytes / kPieces + 4095) / 4096 * 4096));
+  constexpr std::size_t kLeast = 64 * 1024;
+  const std::size_t pieces = is_slow_between_caches() ? 2 : 4;
+  return std::min(most, std::max(kLeast, (bytes / pieces + 4095) / 4096 * 4096));
 }
 
 std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }

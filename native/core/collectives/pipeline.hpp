@@ -131,10 +131,11 @@ inline StageUse stage_use(const Endpoint& self, std::size_t bytes) {
 // How much of a buffer to fill before a meeting. Where every rank has a core, smaller chunks let them work at once on what
 // would fit into one; where they have not, a meeting costs more than it gains.
 inline std::size_t chunk_stride(const Endpoint& self, std::size_t room, std::size_t bytes) {
-  constexpr std::size_t kLeast = 16 * 1024, kPieces = 2;
+  constexpr std::size_t kPieces = 2;
+  const std::size_t least = is_slow_between_caches() ? 16 * 1024 : 64 * 1024;
   if (self.is_crowded()) return room;
   const std::size_t piece = (bytes / kPieces + kCacheLine - 1) / kCacheLine * kCacheLine;
-  return std::min(room, std::max(kLeast, piece));
+  return std::min(room, std::max(least, piece));
 }
 
 }  // namespace phalanx

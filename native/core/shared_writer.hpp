@@ -38,8 +38,8 @@ class SharedWriter {
 
  private:
   enum class State {
-    kPlain,      // until some plain stores in a row are slow
-    kTrying,     // some streaming stores, to see whether they are quicker
+    kPlain,      // until many plain stores are slow
+    kTrying,     // some streaming stores, to see whether they are quicker (for the reader they are, if that is known)
     kStreaming,  // for a while
     kResigned,   // plain for a while: streaming is no better
   };
@@ -56,7 +56,9 @@ class SharedWriter {
   static constexpr std::uint32_t kUntimed = 16;
   static constexpr double kSlowRate = 4.5;  // bytes per nanosecond: 10 and more in a shared cache, 2 to 3 without
   static constexpr double kBetter = 1.1;    // times the other rate
-  static constexpr int kEnough = 3;         // in a row: a single one may have been interrupted
+  static constexpr int kEnough = 3;         // a single one may have been interrupted
+  // A slow store counts two, a quick one takes one away: of ranks that share cores, some are near and others far.
+  static constexpr int kSlow = 2, kQuick = 1, kMany = kEnough * kSlow;
   static constexpr std::int64_t kShortestNs = 5'000'000, kLongestNs = 300'000'000;
 
   // That little stays in this core's own cache, where the peer's reads would have to look for it: a detour that some
@@ -68,7 +70,7 @@ class SharedWriter {
   void write_and_learn(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
     const std::int64_t start = monotonic_ns();
     if ((state_ == State::kStreaming || state_ == State::kResigned) && start > until_ns_) {
-      plain_.num = state_ == State::kStreaming ? kEnough - 1 : 0;  // one more slow one confirms that cores are still apart
+      num_slow_ = state_ == State::kStreaming ? kMany - kSlow : 0;  // one more confirms that cores are still apart
       state_ = State::kPlain;
     }
     if (state_ == State::kStreaming) return copy_streaming(destination, source, bytes);
@@ -82,26 +84,30 @@ class SharedWriter {
   void learn(std::size_t bytes, std::int64_t start, std::int64_t now) noexcept {
     if (state_ == State::kPlain) {
       if (double(bytes) >= kSlowRate * double(now - start)) {
-        plain_ = {};
-        believed_ns_ = kShortestNs;
+        num_slow_ = std::max(0, num_slow_ - kQuick);
+        if (num_slow_ == 0) plain_ = {}, believed_ns_ = kShortestNs;
         return;
       }
       plain_.add(bytes, now - start);
-      if (plain_.num >= kEnough) state_ = State::kTrying, streaming_ = {};
+      if ((num_slow_ += kSlow) < kMany) return;
+      if (is_slow_between_caches()) return believe(State::kStreaming, now + kLongestNs);
+      state_ = State::kTrying, streaming_ = {};
     } else if (state_ == State::kTrying) {
       streaming_.add(bytes, now - start);
       if (streaming_.num < kEnough) return;
       const bool is_better = streaming_.value() > kBetter * plain_.value();
-      state_ = is_better ? State::kStreaming : State::kResigned;
-      until_ns_ = now + believed_ns_;
+      believe(is_better ? State::kStreaming : State::kResigned, now + believed_ns_);
       believed_ns_ = std::min(2 * believed_ns_, kLongestNs);
-      plain_ = {};
     }
+  }
+  void believe(State state, std::int64_t until_ns) noexcept {
+    state_ = state, until_ns_ = until_ns, plain_ = {};
   }
 
   const bool is_crowded_;
   std::uint32_t num_untimed_ = 0;
   State state_ = State::kPlain;
+  int num_slow_ = 0;
   Rate plain_, streaming_;
   std::int64_t until_ns_ = 0;             // when what is believed is measured again
   std::int64_t believed_ns_ = kShortestNs;  // twice as long each time it is confirmed

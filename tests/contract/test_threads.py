@@ -118,10 +118,11 @@ def test_other_threads_go_on_while_a_small_operation_waits(group: Any) -> None:
             group.send(torch.ones(1), 0) if is_message else group.barrier()
             continue
         is_about_to_wait = threading.Event()
+        signal = torch.ones(1)
 
-        def let_the_peer_come(start: threading.Event = is_about_to_wait) -> None:
+        def let_the_peer_come(start: threading.Event = is_about_to_wait, signal: torch.Tensor = signal) -> None:
             start.wait()
-            signals.send(torch.ones(1), 1)
+            signals.send(signal, 1)
 
         thread = threading.Thread(target=let_the_peer_come)
         thread.start()

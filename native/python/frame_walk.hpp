@@ -6,6 +6,8 @@
 
 #include <Python.h>
 
+#include <cstdint>
+
 namespace phalanx::python {
 
 #if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000

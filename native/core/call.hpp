@@ -23,8 +23,9 @@ struct Call {
   std::uint32_t location = 0;   // index into this rank's location table
   bool is_async = false;
   bool is_on_device = false;    // its tensors are on a GPU
+  bool is_uneven = false;       // this rank may give or get more than size_bytes tells
   std::uint64_t tag = 0;        // of a message
-  std::uint64_t size_bytes = 0; // what this rank gives or gets; for the journal only
+  std::uint64_t size_bytes = 0; // what this rank gives or gets; for the journal, and to guess how long it takes
   std::uint32_t num_dims = 0;
   std::uint64_t shape[kShapeDims] = {};
 

@@ -47,7 +47,7 @@ MessageMark Journal::begin_message(const Call& call, std::uint64_t tag) noexcept
 void Journal::end_message(const MessageMark& mark, const Call& call, int peer) noexcept {
 #ifndef PHALANX_NO_JOURNAL
   const std::int64_t seen = mail_clock_ns_.load(kRelaxed);
-  const bool needs_look = seen == 0 || call.is_async || call.size_bytes > kSlotBytes || mark.record != nullptr;
+  const bool needs_look = seen == 0 || call.is_async || call.is_on_device || call.size_bytes > kSlotBytes || mark.record != nullptr;
   const std::int64_t now = needs_look ? monotonic_ns() : std::max(call.start_ns + 1, seen);
   if (mark.record != nullptr) {
     mark.record->peer.store(peer, kRelaxed);

@@ -387,9 +387,12 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
   };
   const auto try_once = [&] {
     while (!done()) {
-      const std::lock_guard lock(mutex_);
-      // Only when nothing can be moved is it right to wait. But others' messages may never end.
-      if (!progress() || monotonic_ns() > deadline_ns) break;
+      {
+        const std::lock_guard lock(mutex_);
+        // Only when nothing can be moved is it right to wait. But others' messages may never end.
+        if (!progress() || monotonic_ns() > deadline_ns) break;
+      }
+      if (!done()) Endpoint::begin_waiting();
     }
     return done();
   };

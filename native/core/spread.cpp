@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <array>
+#include <cstring>
 
 namespace phalanx {
 namespace {
@@ -34,7 +35,9 @@ void Spread::settle(std::int64_t now_ns) noexcept {
   cpu_set_t only;
   CPU_ZERO(&only);
   CPU_SET(best, &only);
-  if (sched_setaffinity(0, sizeof(only), &only) == 0) sched_setaffinity(0, sizeof(allowed), &allowed);
+  if (sched_setaffinity(0, sizeof(only), &only) != 0 || sched_setaffinity(0, sizeof(allowed), &allowed) == 0) return;
+  std::memset(&allowed, 0xff, sizeof(allowed));  // what was allowed is so no longer; the kernel cuts this down to what is
+  sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 
 }  // namespace phalanx

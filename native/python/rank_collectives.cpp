@@ -209,6 +209,7 @@ nb::object RankEndpoint::all_gather(const Arguments& args) {
     const Tensor input = view_tensor(object, "input", Use::kRead);
     const std::vector<Tensor> outputs = view_tensors(objects, "outputs", Use::kWrite);
     describe(input, call);
+    call.is_uneven = true;
     check_list_length(outputs, endpoint_->num_ranks(), "outputs");
     check_list_dtypes(outputs, input, "outputs and input");
     const Tensor& own = outputs[std::size_t(endpoint_->rank())];
@@ -328,6 +329,7 @@ nb::object RankEndpoint::reduce_scatter(const Arguments& args) {
     const Tensor output = view_tensor(object, "output", Use::kWrite);
     const std::vector<Tensor> inputs = view_tensors(objects, "inputs", Use::kRead);
     describe(output, call);
+    call.is_uneven = true;
     set_reduction(call, how);
     check_list_length(inputs, endpoint_->num_ranks(), "inputs");
     check_list_dtypes(inputs, output, "inputs and output");
@@ -383,6 +385,7 @@ nb::object RankEndpoint::all_to_all(const Arguments& args) {
     check_list_length(outputs, endpoint_->num_ranks(), "outputs");
     check_list_length(inputs, endpoint_->num_ranks(), "inputs");
     describe(inputs.front(), call);
+    call.is_uneven = true;
     call.count = 0;  // sizes may differ between ranks; receivers check them
     call.size_bytes = 0;
     for (const Tensor& input : inputs) call.size_bytes += input.view.bytes();
@@ -408,6 +411,7 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     const Tensor input = view_tensor(input_object, "input", Use::kRead);
     const int n = endpoint_->num_ranks();
     describe(input, call);
+    call.is_uneven = output.view.bytes() > input.view.bytes();
     call.count = 0;
     check_same_dtype(output, input, "output and input");
     const PerRank<std::size_t> output_bytes = split_bytes(output, output_splits, n, "output");

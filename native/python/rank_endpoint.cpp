@@ -82,18 +82,21 @@ void RankEndpoint::drain() {
   if (!endpoint_->is_owner()) return;  // what is under way is the parent's
   std::vector<std::shared_ptr<Transfer>> transfers;
   for (const auto& [transfer, tensors] : pending_messages_) transfers.push_back(transfer);
-  const nb::gil_scoped_release unlocked;
-  lane_->drain();
-  // What nobody has sent yet, nobody will: the others leave too.
-  std::stable_partition(transfers.begin(), transfers.end(), [](const auto& transfer) { return transfer->is_send(); });
-  for (const auto& transfer : transfers) {
-    if (!transfer->is_send()) mailbox_->cancel_receives();
-    try {
-      mailbox_->wait(transfer, transfer->call.deadline_ns, false);
-    } catch (const Trouble&) {
-      // Whoever waits for the message hears of it.
+  {
+    const Unlocked unlocked(Unlocked::When::kAtOnce);
+    lane_->drain();
+    // What nobody has sent yet, nobody will: the others leave too.
+    std::stable_partition(transfers.begin(), transfers.end(), [](const auto& transfer) { return transfer->is_send(); });
+    for (const auto& transfer : transfers) {
+      if (!transfer->is_send()) mailbox_->cancel_receives();
+      try {
+        mailbox_->wait(transfer, transfer->call.deadline_ns, false);
+      } catch (const Trouble&) {
+        // Whoever waits for the message hears of it.
+      }
     }
   }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal handler raised while we waited
 }
 
 nb::list RankEndpoint::find_dead() {
@@ -218,12 +221,15 @@ void RankEndpoint::raise(const Call& call, double timeout, const Trouble& troubl
 void RankEndpoint::raise_usage(const Call& call, const std::string& text) {
   const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kRecv;
   if (!is_message) {
-    const nb::gil_scoped_release unlocked;
-    try {
-      lane_->run([&](Endpoint& endpoint) { endpoint.refuse(call, text); });
-    } catch (const Trouble&) {
-      // The group is broken already: its peers need no further notice.
+    {
+      const Unlocked unlocked(Unlocked::When::kAtOnce);
+      try {
+        lane_->run([&](Endpoint& endpoint) { endpoint.refuse(call, text); });
+      } catch (const Trouble&) {
+        // The group is broken already: its peers need no further notice.
+      }
     }
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal handler raised while we waited
   }
   nb::dict facts;
   facts["kind"] = "usage";

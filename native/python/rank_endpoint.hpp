@@ -161,7 +161,7 @@ class RankEndpoint {
   double effective(double timeout) const { return timeout < 0 ? timeout_s : timeout; }
   Unlocked::When when_to_unlock(const Call& call) const noexcept {
     constexpr std::size_t kSmallBytes = 64 * 1024;
-    const bool is_small = !call.is_on_device && call.size_bytes * std::size_t(endpoint_->num_ranks()) <= kSmallBytes;
+    const bool is_small = !call.is_on_device && !call.is_uneven && call.size_bytes * std::size_t(endpoint_->num_ranks()) <= kSmallBytes;
     return is_small && !is_thread_ ? Unlocked::When::kWhenWaiting : Unlocked::When::kAtOnce;
   }
 
@@ -207,8 +207,10 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
   try {
     auto job = prepare(call);
     if (!is_async) {
-      const Unlocked unlocked(when_to_unlock(call));
-      lane_->run(job);
+      {
+        const Unlocked unlocked(when_to_unlock(call));
+        lane_->run(job);
+      }
       return nb::none();
     }
     prune_pending();

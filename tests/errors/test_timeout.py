@@ -146,17 +146,22 @@ def test_connect_names_the_ranks_that_do_not_come() -> None:
     first.barrier()
 
 
+def _interrupt_soon() -> None:
+    """Have a signal handler raise, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+
 @pytest.mark.ranks(3)
 def test_an_interrupted_rank_raises_its_own_exception_and_the_others_hear_of_it(group: SharedMemoryGroup) -> None:
     """A signal handler that raises, as Ctrl-C does, in the middle of a wait."""
     other = phalanx.connect()
     if group.rank == 0:
-
-        def interrupt(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        _interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             group.barrier()
     elif group.rank == 1:
@@ -170,12 +175,21 @@ def test_an_interrupted_rank_raises_its_own_exception_and_the_others_hear_of_it(
 @pytest.mark.ranks(2)
 def test_an_interrupted_receive_leaves_the_group_usable(group: SharedMemoryGroup) -> None:
     if group.rank == 0:
-
-        def interrupt(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        _interrupt_soon()
         with pytest.raises(KeyboardInterrupt):
             group.recv(torch.ones(1), 1)
     group.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_closing_a_group_that_waits_for_a_peer_can_be_interrupted(group: SharedMemoryGroup) -> None:
+    other = phalanx.connect()
+    if group.rank == 0:
+        group.barrier(async_op=True)
+        _interrupt_soon()
+        watch = Stopwatch()
+        with pytest.raises(KeyboardInterrupt):
+            group.close()
+        assert watch.seconds() < 10
+        assert group.is_closed
+    other.barrier()

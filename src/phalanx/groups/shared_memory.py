@@ -259,9 +259,11 @@ class SharedMemoryGroup(RankEndpoint):
 
     def close(self) -> None:
         """Wait for operations under way, then leave. Peers that still need this rank get a PeerLeftError."""
-        if not self.is_closed:
-            self.drain()
-        super().close()
+        try:
+            if not self.is_closed:
+                self.drain()  # Ctrl-C ends that
+        finally:
+            super().close()
 
     def _check_ranks(self, ranks: Sequence[int]) -> None:
         if not ranks:

@@ -116,7 +116,13 @@ void Lane::wait_for_caller(Ticket& ticket) {
 }
 
 void Lane::drain() {
-  const std::lock_guard running(running_);
+  constexpr unsigned kBetweenLooksUs = 200;
+  std::unique_lock running(running_, std::try_to_lock);
+  for (; !running.owns_lock(); running.try_lock()) {  // the native thread runs an operation, perhaps one that nobody comes to
+    if (Endpoint::is_interrupted())
+      set_fault(endpoint_->layout(), FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), "");
+    usleep(kBetweenLooksUs);
+  }
   while (run_next()) {
   }
 }

@@ -35,7 +35,7 @@ def mpi_environment(name: str) -> Path:
 def mpi_command(name: str, num_ranks: int, cores: int) -> list[str]:
     """Return the launcher with its settings for the case.
 
-    Both bound to cores, several ranks to one where they outnumber them: unbound they were up to 1.4 times slower.
+    Both bound to cores, several ranks to one where they outnumber them: unbound they were slower in most cases.
     OpenMPI is told to yield then. MPICH's release_gather algorithms made no difference when they were tried.
 
     Raises:

@@ -42,6 +42,12 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
 // everything is gained where they are not: other programs may have taken them.
 Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{5'000, 1'000'000}; }
 
+// All ranks' buffers together should leave half of the cache that they share to others.
+std::size_t turn_bytes(const GroupShape& shape) {
+  const std::size_t num_buffers = std::size_t(shape.num_ranks) * kStageSets * kStageBuffers;
+  return shared_cache_bytes() == 0 ? shape.chunk_bytes : std::min(shape.chunk_bytes, shared_cache_bytes() / 2 / num_buffers);
+}
+
 std::uint64_t step_word(Seq seq, std::uint64_t step) { return seq << 32 | step; }
 
 }  // namespace
@@ -98,10 +104,11 @@ Segment create_group_segment(const GroupShape& shape) {
   header.magic = kMagic;
   header.num_ranks = static_cast<std::uint32_t>(shape.num_ranks);
   header.crowd = static_cast<std::uint32_t>(std::max(shape.crowd, shape.num_ranks));
-  header.is_crowded = static_cast<int>(header.crowd) > usable_cores();
+  header.is_crowded = static_cast<int>(header.crowd) > (shape.cores != 0 ? shape.cores : usable_cores());
   header.chunk_bytes = shape.chunk_bytes;
   header.eager_bytes = shape.eager_bytes;
   header.bulk_bytes = shape.bulk_bytes;
+  header.turn_bytes = header.is_crowded != 0 ? 0 : turn_bytes(shape);
   header.total_bytes = segment.size();
   if (getrandom(header.nonce, sizeof(header.nonce), 0) != sizeof(header.nonce))
     throw std::runtime_error("getrandom gave no random bytes");
@@ -118,7 +125,8 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
       num_ranks_(static_cast<int>(layout_.header().num_ranks)),
       patience_(patience_for(layout_.header().is_crowded != 0)),
       journal_(layout_, rank),
-      writer_(layout_.header().is_crowded != 0),
+      slot_writer_(layout_.header().is_crowded != 0, Place::kHot),
+      stage_writer_(layout_.header().is_crowded != 0, Place::kTurning),
       spread_(layout_, rank, num_ranks_),
       peers_(layout_, rank, num_ranks_) {
   if (rank < 0 || rank >= num_ranks_) throw std::runtime_error("rank outside the group");
@@ -174,7 +182,7 @@ void Endpoint::publish(const Call& call, const std::byte* data, std::size_t byte
   post.count.store(call.count, std::memory_order_release);
   post.extra = extra;
   post.factor = call.factor;
-  writer_.write(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes, bytes);
+  slot_writer_.write(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes);
   tell_core();
   // For await_departure; seen before the post, whose store is the one that pairs with sleepers.
   layout_.progress(rank_).arrived.store(seq(), std::memory_order_release);
@@ -265,8 +273,9 @@ Stage Endpoint::claim_stage(const Call& call, StageUse use) {
 Stage Endpoint::stage(StageUse use) const noexcept {
   const std::size_t half = seq() % kStageSets;
   const std::size_t chunk = layout_.chunk_bytes();
-  if (use == StageUse::kWhole) return {&layout_, 0, kStageSets * chunk, half};
-  return {&layout_, half * kStageBuffers * chunk, chunk, half};
+  const Seq turn = seq() / kStageSets;
+  if (use == StageUse::kWhole) return {&layout_, 0, kStageSets * chunk, half, turn};
+  return {&layout_, half * kStageBuffers * chunk, chunk, half, turn};
 }
 
 void Endpoint::post_step(std::uint64_t step) {

@@ -23,6 +23,7 @@ struct GroupShape {
   std::string name;
   int num_ranks = 1;
   int crowd = 1;
+  int cores = 0;  // 0: those that this process may use
   std::size_t chunk_bytes = 512 * 1024;
   std::size_t eager_bytes = 128 * 1024;
   std::size_t bulk_bytes = 1024 * 1024;
@@ -57,16 +58,36 @@ class Waiter {
   ~Waiter() = default;
 };
 
+inline constexpr std::size_t kLeastToTurn = 8 * 1024;
+
 // Where the ranks' chunks of one operation lie.
 struct Stage {
   const Layout* layout;
   std::size_t offset;
   std::size_t chunk_bytes;
   std::size_t set;
+  Seq turn;               // how often this part of the stage was used before
+  std::size_t first = 0;  // buffer of the first step
 
   std::byte* at(int rank, std::uint64_t step) const {
-    return layout->stage(rank) + offset + step % kStageBuffers * chunk_bytes;
+    return layout->stage(rank) + offset + (first + step) % kStageBuffers * chunk_bytes;
   }
+  // The same for an operation that moves `total` bytes, `stride` at a time, through every `room` of a buffer. If that does
+  // not fill it, then through another part of it each time, round and round: what was read last lies in its reader's own
+  // cache, and is dear to write over; by the next turn it has left it. (A few lines are quicker there.) Ranks must agree on
+  // all three.
+  Stage turned(std::size_t room, std::size_t total, std::size_t stride) const {
+    const std::size_t used = (std::min(stride, total) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    const std::size_t most = std::min(room, layout->header().turn_bytes);
+    if (used < kLeastToTurn || most == 0) return *this;
+    const std::size_t places = std::max<std::size_t>(1, most / used);
+    const bool has_one_step = total <= stride;
+    Stage stage = *this;
+    stage.first = has_one_step ? turn % kStageBuffers : 0;
+    stage.offset += (has_one_step ? turn / kStageBuffers : turn) % places * used;
+    return stage;
+  }
+  Stage turned(std::size_t room, std::size_t total) const { return turned(room, total, room); }
   // A part of a chunk for each rank, in whole cache lines.
   std::size_t part_bytes(int num_ranks) const { return chunk_bytes / std::size_t(num_ranks) / kCacheLine * kCacheLine; }
 };
@@ -121,7 +142,8 @@ class Endpoint {
   Stage stage(StageUse use) const noexcept;
   // The same, and this rank may write its part of it.
   Stage claim_stage(const Call& call, StageUse use);
-  SharedWriter& writer() noexcept { return writer_; }  // of the stage
+  SharedWriter& writer() noexcept { return stage_writer_; }
+  SharedWriter& slot_writer() noexcept { return slot_writer_; }
   void post_step(std::uint64_t step);
   void await_step(const Call& call, std::uint64_t step, int first, int last);
   // Whether that is the last step of this operation that the peer has posted.
@@ -193,7 +215,7 @@ class Endpoint {
   std::uint32_t fork_generation_;
   Patience patience_;
   Journal journal_;
-  SharedWriter writer_;
+  SharedWriter slot_writer_, stage_writer_;
   Spread spread_;
   Peers peers_;
   std::shared_ptr<Endpoint> ancestor_;

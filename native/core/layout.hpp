@@ -25,7 +25,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x33786e616c616870;  // "phalanx3": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x34786e616c616870;  // "phalanx4": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
@@ -38,7 +38,9 @@ inline constexpr std::size_t kLocations = 64;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
 inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
 inline constexpr std::size_t kEnvelopeInline = 80;   // a message that small travels in its envelope
+inline constexpr std::size_t kEagerBytes = 64 * 1024;  // up to which a message goes without being asked for
 inline constexpr std::size_t kEagerPart = 16 * 1024; // larger ones in parts, so that both sides copy at once
+inline constexpr std::size_t kCrowdedRing = 128 * 1024;  // what stays in the cache that ranks on one core share
 inline constexpr std::size_t kBulkBuffers = 3;
 
 enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead };
@@ -68,7 +70,7 @@ struct alignas(2 * kCacheLine) Post {
   // What all ranks must agree on, see Call::signature. Atomic, because a root that ran ahead looks at them later.
   std::atomic<std::uint64_t> signature;
   std::atomic<std::uint64_t> count;
-  std::uint64_t extra;      // symmetric address, or the number of steps this rank needs
+  std::uint64_t extra;      // symmetric address, or the most that goes between this rank and another
   double factor;            // premul_sum
   std::byte payload[kInlineBytes];
 };
@@ -146,6 +148,7 @@ struct Channel {
 struct Outbound {
   alignas(kCacheLine) std::atomic<std::uint64_t> produced;  // chunks of the current transfer
   std::atomic<std::uint64_t> message;                       // (destination + 1) << 40 | message, 0 none
+  std::atomic<std::uint64_t> first;                         // where its first chunk lies, counted in chunks
 };
 
 struct Header {
@@ -156,6 +159,7 @@ struct Header {
   std::uint64_t chunk_bytes;
   std::uint64_t eager_bytes;
   std::uint64_t bulk_bytes;
+  std::uint64_t turn_bytes;  // how much of a buffer small operations fill by turns
   std::uint64_t total_bytes;
   std::uint8_t nonce[16];
   char name[256];
@@ -190,7 +194,7 @@ class Layout {
     channels_ = take(n_ * n_ * sizeof(Channel));
     slots_ = take(n_ * kPosts * kSlotBytes);
     control_ = at;
-    rings_ = take(n_ * n_ * eager_);
+    rings_ = take(n_ * (n_ - 1) * eager_);
     bulks_ = take(n_ * kBulkBuffers * bulk_);
     stages_ = take(n_ * stage_bytes());
     total_ = at;
@@ -231,14 +235,13 @@ class Layout {
     return at<Channel>(channels_, 0)[std::size_t(source) * n_ + std::size_t(destination)];
   }
   std::byte* ring(int source, int destination) const {
-    return base_ + rings_ + (std::size_t(source) * n_ + std::size_t(destination)) * eager_;
+    const std::size_t among_peers = std::size_t(destination) - (destination > source ? 1 : 0);
+    return base_ + rings_ + (std::size_t(source) * (n_ - 1) + among_peers) * eager_;
   }
   std::byte* slot(int rank, Seq seq) const {
     return base_ + slots_ + (std::size_t(rank) * kPosts + seq % kPosts) * kSlotBytes;
   }
-  std::byte* bulk(int rank, std::uint64_t chunk) const {
-    return base_ + bulks_ + (std::size_t(rank) * kBulkBuffers + chunk % kBulkBuffers) * bulk_;
-  }
+  std::byte* bulk(int rank) const { return base_ + bulks_ + std::size_t(rank) * kBulkBuffers * bulk_; }
   std::byte* stage(int rank) const { return base_ + stages_ + std::size_t(rank) * stage_bytes(); }
 
  private:

@@ -124,6 +124,7 @@ class Mailbox {
   bool push_sends(int destination);
   bool push_part(Transfer& send);
   bool answer_grants(int destination);
+  void begin_outbound();
   bool pump_outbound();
   bool pump_incoming(int source);
   void reserve_buffers(int destination, std::size_t bytes);
@@ -149,6 +150,7 @@ class Mailbox {
   const Layout& layout_;
   const int rank_;
   const int num_ranks_;
+  const std::size_t ring_bytes_;  // of every channel; both of its ends count alike
   const std::size_t eager_limit_;
 
   std::mutex mutex_;  // guards everything below
@@ -159,12 +161,13 @@ class Mailbox {
   std::vector<std::vector<std::shared_ptr<Transfer>>> offered_; // per destination: bulk, not granted
   std::deque<std::shared_ptr<Transfer>> granted_;               // bulk, waiting for the outbound buffers
   std::shared_ptr<Transfer> outbound_;
+  std::size_t bulk_head_ = 0;                                   // where in the outbound buffers the next message begins
   std::vector<std::deque<Incoming>> incoming_;                  // per source
   std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
   std::vector<std::uint64_t> taken_, ring_taken_;               // per destination: what was last seen of its words
   bool is_bulk_reserved_ = false;
   std::vector<bool> is_ring_reserved_;  // per destination
-  SharedWriter writer_;
+  SharedWriter ring_writer_, bulk_writer_;
   std::list<std::shared_ptr<Transfer>> detached_;
   // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();

@@ -15,15 +15,27 @@ std::uint64_t outbound_word(int destination, std::uint64_t message) {
   return std::uint64_t(destination + 1) << 40 | message;
 }
 
-// Several chunks to a message, so that both sides copy at once; both sides must count alike. Few where a chunk should be
-// too large for the sender's own cache.
+// Several chunks to a message, so that both sides copy at once; both sides must count alike.
 std::size_t bulk_chunk(std::size_t bytes, std::size_t most) {
-  constexpr std::size_t kLeast = 64 * 1024;
-  const std::size_t pieces = is_slow_between_caches() ? 2 : 4;
-  return std::min(most, std::max(kLeast, (bytes / pieces + 4095) / 4096 * 4096));
+  constexpr std::size_t kLeast = 64 * 1024, kPieces = 4;
+  return std::min(most, std::max(kLeast, (bytes / kPieces + 4095) / 4096 * 4096));
 }
 
 std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }
+
+// The outbound buffers of a rank, cut into chunks of that size.
+class BulkBuffers {
+ public:
+  BulkBuffers(const Layout& layout, int rank, std::size_t chunk_bytes)
+      : start_(layout.bulk(rank)), chunk_bytes_(chunk_bytes), room_(kBulkBuffers * layout.bulk_bytes() / chunk_bytes) {}
+  std::uint64_t room() const { return room_; }
+  std::byte* at(std::uint64_t chunk) const { return start_ + chunk % room_ * chunk_bytes_; }
+
+ private:
+  std::byte* start_;
+  std::size_t chunk_bytes_;
+  std::uint64_t room_;
+};
 
 }  // namespace
 
@@ -45,14 +57,25 @@ bool Mailbox::answer_grants(int destination) {
   return true;
 }
 
+// Smaller messages begin where the one before ended: see Stage::turned. Larger ones push themselves out of the cache.
+void Mailbox::begin_outbound() {
+  Outbound& outbound = layout_.outbound(rank_);
+  const std::size_t size = bulk_chunk(outbound_->bytes, layout_.bulk_bytes());
+  const bool is_turning = !endpoint_->is_crowded() && outbound_->bytes < kTurningBytes;
+  const std::uint64_t first = is_turning ? bulk_head_ / size : 0;
+  bulk_head_ = (first + num_chunks(outbound_->bytes, size)) * size;
+  outbound.produced.store(0, std::memory_order_relaxed);
+  outbound.first.store(first, std::memory_order_relaxed);
+  outbound.message.store(outbound_word(outbound_->peer(), outbound_->message), kOrder);
+}
+
 bool Mailbox::pump_outbound() {
   Outbound& outbound = layout_.outbound(rank_);
   if (!outbound_) {
     if (granted_.empty()) return false;
     outbound_ = granted_.front();
     granted_.pop_front();
-    outbound.produced.store(0, std::memory_order_relaxed);
-    outbound.message.store(outbound_word(outbound_->peer(), outbound_->message), kOrder);
+    begin_outbound();
   }
   Transfer& send = *outbound_;
   Channel& channel = layout_.channel(rank_, send.peer());
@@ -67,9 +90,11 @@ bool Mailbox::pump_outbound() {
     outbound_.reset();
     return true;
   }
-  if (send.chunks == total || send.chunks - taken >= kBulkBuffers) return false;
+  const BulkBuffers buffers(layout_, rank_, size);
+  if (send.chunks == total || send.chunks - taken >= buffers.room()) return false;
   const std::size_t start = send.chunks * size;
-  writer_.write(layout_.bulk(rank_, send.chunks), send.data + start, std::min(size, send.bytes - start), send.bytes);
+  bulk_writer_.write(buffers.at(outbound.first.load(std::memory_order_relaxed) + send.chunks), send.data + start,
+                     std::min(size, send.bytes - start));
   outbound.produced.store(++send.chunks, kOrder);
   ring(send.peer());
   return true;
@@ -101,10 +126,12 @@ bool Mailbox::pump_incoming(int source) {
   if (outbound.produced.load(kOrder) == receive.chunks) return false;
   const std::size_t start = receive.chunks * size;
   const std::size_t length = std::min(size, receive.bytes - start);
+  const BulkBuffers buffers(layout_, source, size);
+  const std::byte* from = buffers.at(outbound.first.load(std::memory_order_relaxed) + receive.chunks);
   if (is_out_of_cache(receive.bytes, num_ranks_)) {
-    copy_streaming(receive.data + start, layout_.bulk(source, receive.chunks), length);
+    copy_streaming(receive.data + start, from, length);
   } else {
-    std::memcpy(receive.data + start, layout_.bulk(source, receive.chunks), length);
+    std::memcpy(receive.data + start, from, length);
   }
   channel.bulk_taken.store(++receive.chunks, kOrder);
   ring(source);

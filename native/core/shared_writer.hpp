@@ -17,17 +17,26 @@
 
 namespace phalanx {
 
+// More than the cache of one core that no other shares.
+inline constexpr std::size_t kTurningBytes = 1024 * 1024;
+
+// Whether what is written over has left the cache of the core that read it.
+enum class Place {
+  kHot,      // it has not: a few places, soon written again
+  kTurning,  // it has: there are more places than such a cache can hold, and each waits for its turn
+};
+
 // One thread at a time.
 class SharedWriter {
  public:
-  explicit SharedWriter(bool is_crowded) noexcept : is_crowded_(is_crowded) {}
+  SharedWriter(bool is_crowded, Place place) noexcept
+      : is_crowded_(is_crowded), is_known_slow_(!is_crowded && place == Place::kHot && is_slow_between_caches()) {}
 
-  // A piece of what this rank writes in one operation, `all_bytes` together.
-  void write(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t all_bytes) noexcept {
+  void write(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
     if (bytes == 0) return;
     if (bytes < (is_crowded_ ? kManyBytes : kTellingBytes)) {
       std::memcpy(destination, source, bytes);
-    } else if (stays_in_own_cache(bytes, all_bytes)) {
+    } else if (is_known_slow_ && bytes >= kSlowBytes) {
       copy_streaming(destination, source, bytes);
     } else if (bytes < kManyBytes && state_ != State::kStreaming && ++num_untimed_ % kUntimed != 0) {
       std::memcpy(destination, source, bytes);
@@ -52,6 +61,7 @@ class SharedWriter {
     double value() const noexcept { return bytes / std::max(ns, 1.0); }
   };
   static constexpr std::size_t kTellingBytes = 2 * 1024;  // less says nothing, and is written quickly in any case
+  static constexpr std::size_t kSlowBytes = 4 * 1024;     // from here on known without measuring, on some processors
   static constexpr std::size_t kManyBytes = 8 * 1024;     // less is timed only now and then: clocks cost as much
   static constexpr std::uint32_t kUntimed = 16;
   static constexpr double kSlowRate = 4.5;  // bytes per nanosecond: 10 and more in a shared cache, 2 to 3 without
@@ -60,12 +70,6 @@ class SharedWriter {
   // A slow store counts two, a quick one takes one away: of ranks that share cores, some are near and others far.
   static constexpr int kSlow = 2, kQuick = 1, kMany = kEnough * kSlow;
   static constexpr std::int64_t kShortestNs = 5'000'000, kLongestNs = 300'000'000;
-
-  // That little stays in this core's own cache, where the peer's reads would have to look for it: a detour that some
-  // processors make slower than memory. (Ranks that share cores find it there.)
-  bool stays_in_own_cache(std::size_t bytes, std::size_t all_bytes) const noexcept {
-    return !is_crowded_ && bytes >= 4 * 1024 && all_bytes <= 256 * 1024 && is_slow_between_caches();
-  }
 
   void write_and_learn(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
     const std::int64_t start = monotonic_ns();
@@ -105,6 +109,7 @@ class SharedWriter {
   }
 
   const bool is_crowded_;
+  const bool is_known_slow_;  // plain stores into a cache that is not this core's; ranks that share cores share that too
   std::uint32_t num_untimed_ = 0;
   State state_ = State::kPlain;
   int num_slow_ = 0;

@@ -129,7 +129,7 @@ NB_MODULE(_native, m) {
       .def("__init__",
            [](GroupSegment* self, const std::string& name, int num_ranks, int crowd, std::size_t chunk_bytes,
               std::size_t eager_bytes, std::size_t bulk_bytes) {
-             new (self) GroupSegment(GroupShape{name, num_ranks, crowd, chunk_bytes, eager_bytes, bulk_bytes});
+             new (self) GroupSegment(GroupShape{name, num_ranks, crowd, 0, chunk_bytes, eager_bytes, bulk_bytes});
            },
            "name"_a, "num_ranks"_a, "crowd"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
       .def_static("attach",

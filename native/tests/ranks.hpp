@@ -49,6 +49,13 @@ inline GroupShape small_shape(int num_ranks) {
   return shape;
 }
 
+// As on a machine with a core for every rank, wherever this runs.
+inline GroupShape roomy_shape(int num_ranks) {
+  GroupShape shape = small_shape(num_ranks);
+  shape.cores = num_ranks;
+  return shape;
+}
+
 inline std::int64_t seconds_from_now(double seconds) { return monotonic_ns() + std::int64_t(seconds * 1e9); }
 
 inline Call call_of(Operation operation, std::uint64_t count = 0, DType dtype = DType::kInt32, int root = 0,
@@ -155,9 +162,12 @@ inline void run_processes(const GroupShape& shape, const Body& body) {
   problems.raise();
 }
 
+inline void on_threads_and_processes(const GroupShape& shape, const Body& body) {
+  run_threads(shape, body);
+  if (kCanFork) run_processes(shape, body);
+}
 inline void on_threads_and_processes(int num_ranks, const Body& body) {
-  run_threads(small_shape(num_ranks), body);
-  if (kCanFork) run_processes(small_shape(num_ranks), body);
+  on_threads_and_processes(small_shape(num_ranks), body);
 }
 
 // Every wait of this thread is interrupted while it lives.

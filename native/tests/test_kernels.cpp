@@ -270,14 +270,14 @@ TEST(a_shared_writer_writes_what_it_was_given) {
   constexpr std::size_t kRoom = 64 * 1024;
   std::vector<std::byte> source(kRoom + 64), target(kRoom + 64);
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = std::byte(i * 131 + 7);
-  for (const bool is_crowded : {false, true}) {
-    phalanx::SharedWriter writer(is_crowded);
+  for (const auto& [is_crowded, place] : {std::pair{false, Place::kHot}, {false, Place::kTurning}, {true, Place::kTurning}}) {
+    phalanx::SharedWriter writer(is_crowded, place);
     std::size_t seed = 1;
     for (int turn = 0; turn < 3000; ++turn) {
       seed = seed * 6364136223846793005u + 1442695040888963407u;
       const std::size_t bytes = (seed >> 33) % kRoom >> (seed >> 20) % 12, from = (seed >> 8) % 64, to = (seed >> 14) % 64;
       std::fill(target.begin(), target.end(), std::byte{0});
-      writer.write(target.data() + to, source.data() + from, bytes, turn % 2 == 0 ? bytes : 1u << 20);
+      writer.write(target.data() + to, source.data() + from, bytes);
       CHECK(std::equal(target.begin() + long(to), target.begin() + long(to + bytes), source.begin() + long(from)));
       CHECK(to == 0 || target[to - 1] == std::byte{0});
       CHECK(target[to + bytes] == std::byte{0});

@@ -172,6 +172,33 @@ TEST(messages_in_parts) {
   });
 }
 
+// Messages begin where the one before ended, whatever its chunks were, and go round in the buffers several times.
+TEST(messages_take_turns_in_the_buffers) {
+  GroupShape shape;
+  shape.name = "turns";
+  shape.num_ranks = shape.cores = 3;
+  run_threads(shape, [](const EndpointPtr& endpoint) {
+    Mail mail(endpoint);
+    std::mt19937 shared(21);
+    for (std::uint64_t round = 0; round < 60; ++round) {
+      const std::size_t bytes = shared() % 5 == 0 ? shared() % (3u << 20) : shared() % (256u << 10);
+      std::vector<std::shared_ptr<Transfer>> transfers;
+      std::vector<Bytes> in(3, Bytes(bytes)), out;
+      for (int peer = 0; peer < 3; ++peer) out.push_back(message_of(std::uint64_t(endpoint->rank() * 3 + peer) + round, bytes));
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer == endpoint->rank()) continue;
+        transfers.push_back(mail.start_receive(peer, round, in[std::size_t(peer)]));
+        transfers.push_back(mail.start_send(peer, round, out[std::size_t(peer)]));
+      }
+      for (const auto& transfer : transfers) mail.finish(transfer);
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer == endpoint->rank()) continue;
+        CHECK(in[std::size_t(peer)] == message_of(std::uint64_t(peer * 3 + endpoint->rank()) + round, bytes));
+      }
+    }
+  });
+}
+
 TEST(detached_transfers_finish_by_themselves) {
   on_threads_and_processes(2, [](const EndpointPtr& endpoint) {
     Mail mail(endpoint);

@@ -25,14 +25,14 @@ void all_gather(Endpoint& self, const Call& call, const std::byte* input, std::b
   if (choose_algorithm(call.operation, largest, n) == Algorithm::kOneShot) {
     all_gather_one_shot(self, call, input, outputs, bytes);
   } else {
-    const Stage stage = self.claim_stage(call, StageUse::kHalf);
-    const std::size_t stride = stage.chunk_bytes;
+    const std::size_t stride = self.layout().chunk_bytes();
+    const Stage stage = self.claim_stage(call, StageUse::kHalf).turned(stride, largest);
     const bool is_streaming = largest * std::size_t(n) >= kStreamingBytes;
     run_pipeline(
         self, call, meet_all(self), steps_for(largest, stride),
         [&](std::size_t step) {
           const std::size_t length = chunk_length(bytes[me], step, stride);
-          self.writer().write(stage.at(me, step), input + step * stride, length, bytes[me]);
+          self.writer().write(stage.at(me, step), input + step * stride, length);
         },
         [&](std::size_t step) {
           for (int turn = 0; turn < n; ++turn) {

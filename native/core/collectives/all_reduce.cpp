@@ -26,6 +26,7 @@ class StagedAllReduce {
         stage_(self.claim_stage(call, StageUse::kHalf)),
         stride_(stage_.part_bytes(self.num_ranks())),
         partition_(call.count, stride_ / item_ * std::size_t(self.num_ranks()), self.num_ranks()),
+        place_(stage_.turned(stride_, partition_.steps * partition_.part * item_, partition_.part * item_)),
         is_root_(call.operation == Operation::kAllReduce || self.rank() == call.root),
         is_streaming_(is_out_of_cache(call.count * item_, self.num_ranks())) {}
 
@@ -35,7 +36,7 @@ class StagedAllReduce {
     for (int part = 0; part < self_.num_ranks(); ++part) {
       if (part == self_.rank()) continue;
       self_.writer().write(staged(self_.rank(), step, part), data_ + partition_.begin(step, part) * item_,
-                           partition_.length(step, part) * item_, call_.count * item_);
+                           partition_.length(step, part) * item_);
     }
   }
 
@@ -48,7 +49,7 @@ class StagedAllReduce {
       sources.set(peer, peer == me ? mine : staged(peer, step, me));
     std::byte* result = staged(me, step, me);
     sources.reduce_into(is_root_ ? mine : result, count);
-    if (call_.operation == Operation::kAllReduce) self_.writer().write(result, mine, count * item_, call_.count * item_);
+    if (call_.operation == Operation::kAllReduce) self_.writer().write(result, mine, count * item_);
   }
 
   void finish(std::size_t step) {
@@ -62,7 +63,7 @@ class StagedAllReduce {
 
  private:
   std::byte* staged(int rank, std::size_t step, int part) const {
-    return stage_.at(rank, step) + std::size_t(part) * stride_;
+    return place_.at(rank, step) + std::size_t(part) * stride_;
   }
 
   Endpoint& self_;
@@ -72,6 +73,7 @@ class StagedAllReduce {
   Stage stage_;
   std::size_t stride_;
   Partition partition_;
+  Stage place_;
   bool is_root_;
   bool is_streaming_;
 };

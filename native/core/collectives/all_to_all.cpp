@@ -5,16 +5,16 @@ namespace phalanx {
 namespace {
 
 // What a rank sends is known to it alone. It goes into its row of the size table, and receivers check it.
-std::size_t agree_on_steps(Endpoint& self, std::size_t set, const std::size_t* output_bytes) {
-  std::uint64_t steps = 0;
+std::size_t find_largest(Endpoint& self, std::size_t set, const std::size_t* output_bytes) {
+  std::uint64_t largest = 0;
   for (int peer = 0; peer < self.num_ranks(); ++peer) {
-    steps = std::max(steps, self.layout().post(peer, self.seq()).extra);
+    largest = std::max(largest, self.layout().post(peer, self.seq()).extra);
     const std::uint64_t sent = self.layout().sizes(peer, set)[self.rank()];
     if (sent != output_bytes[peer])
       self.fail(FaultKind::kMismatch, peer,
                 "sizes " + std::to_string(sent) + " " + std::to_string(output_bytes[peer]));
   }
-  return steps;
+  return largest;
 }
 
 }  // namespace
@@ -25,21 +25,22 @@ void all_to_all(Endpoint& self, const Call& call, const std::byte* const* inputs
   const int n = self.num_ranks(), me = self.rank();
   const Stage stage = self.claim_stage(call, StageUse::kHalf);
   const std::size_t stride = stage.part_bytes(n);
-  std::size_t largest = 0, total_in = 0, total_out = 0;
+  std::size_t largest = 0, total_out = 0;
   for (int peer = 0; peer < n; ++peer) {
     self.layout().sizes(me, stage.set)[peer] = input_bytes[peer];
     largest = std::max({largest, input_bytes[peer], output_bytes[peer]});
-    total_in += input_bytes[peer];
     total_out += output_bytes[peer];
   }
   const bool is_streaming = total_out >= kStreamingBytes;
+  const Stage own = stage.turned(stride, largest);
   const auto staged = [&](int rank, std::size_t step, int part) {
-    return stage.at(rank, step) + std::size_t(part) * stride;
+    const std::uint64_t its_largest = rank == me ? largest : self.layout().post(rank, self.seq()).extra;
+    return (its_largest == largest ? own : stage.turned(stride, its_largest)).at(rank, step) + std::size_t(part) * stride;
   };
   const auto produce = [&](std::size_t step) {
     for (int peer = 0; peer < n; ++peer) {
       const std::size_t length = chunk_length(input_bytes[peer], step, stride);
-      if (peer != me) self.writer().write(staged(me, step, peer), inputs[peer] + step * stride, length, total_in);
+      if (peer != me) self.writer().write(staged(me, step, peer), inputs[peer] + step * stride, length);
     }
   };
   const auto consume = [&](std::size_t step) {
@@ -52,9 +53,9 @@ void all_to_all(Endpoint& self, const Call& call, const std::byte* const* inputs
     }
   };
   produce(0);
-  self.publish(call, nullptr, 0, steps_for(largest, stride));
+  self.publish(call, nullptr, 0, largest);
   self.await_arrivals(call);
-  run_steps(self, call, meet_all(self), agree_on_steps(self, stage.set, output_bytes), produce, consume);
+  run_steps(self, call, meet_all(self), steps_for(find_largest(self, stage.set, output_bytes), stride), produce, consume);
   self.end();
 }
 

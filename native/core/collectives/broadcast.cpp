@@ -23,15 +23,16 @@ void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t by
   } else {
     const bool is_root = self.rank() == call.root;
     const StageUse use = stage_use(self, bytes);
-    const Stage stage = self.stage(use);
+    const Stage whole = self.stage(use);
     const auto claim = [&] {
       if (is_root) self.claim_stage(call, use);
     };
-    const std::size_t stride = chunk_stride(self, stage.chunk_bytes, bytes);
+    const std::size_t stride = chunk_stride(self, whole.chunk_bytes, bytes);
+    const Stage stage = whole.turned(whole.chunk_bytes, bytes, stride);
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto buffer = [&](std::size_t step) { return stage.at(call.root, step); };
     const auto produce = [&](std::size_t step) {
-      if (is_root) self.writer().write(buffer(step), data + step * stride, chunk_length(bytes, step, stride), bytes);
+      if (is_root) self.writer().write(buffer(step), data + step * stride, chunk_length(bytes, step, stride));
     };
     const auto consume = [&](std::size_t step) {
       if (!is_root) copy_out(data + step * stride, buffer(step), chunk_length(bytes, step, stride), is_streaming);

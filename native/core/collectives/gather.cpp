@@ -23,14 +23,14 @@ void gather(Endpoint& self, const Call& call, const std::byte* input, std::byte*
   if (choose_algorithm(call.operation, bytes, n) == Algorithm::kOneShot) {
     gather_one_shot(self, call, input, outputs, bytes);
   } else {
-    const Stage stage = self.claim_stage(call, StageUse::kHalf);
-    const std::size_t stride = stage.chunk_bytes;
+    const std::size_t stride = self.layout().chunk_bytes();
+    const Stage stage = self.claim_stage(call, StageUse::kHalf).turned(stride, bytes);
     const bool is_streaming = bytes * std::size_t(n) >= kStreamingBytes;
     run_pipeline(
         self, call, meet_through(self, call.root), steps_for(bytes, stride),
         [&](std::size_t step) {
           if (!is_root)
-            self.writer().write(stage.at(me, step), input + step * stride, chunk_length(bytes, step, stride), bytes);
+            self.writer().write(stage.at(me, step), input + step * stride, chunk_length(bytes, step, stride));
         },
         [&](std::size_t step) {
           for (int peer = 0; is_root && peer < n; ++peer) {

@@ -18,7 +18,7 @@ void reduce_scatter_one_shot(Endpoint& self, const Call& call, const std::byte* 
   std::size_t own_offset = 0;
   for (int peer = 0; peer < self.num_ranks(); ++peer) {
     if (peer == me) own_offset = static_cast<std::size_t>(slot - self.layout().slot(me, self.seq()));
-    self.writer().write(slot, inputs[peer], bytes[peer], total_of(bytes, self.num_ranks()));
+    self.slot_writer().write(slot, inputs[peer], bytes[peer]);
     slot += bytes[peer];
   }
   self.publish(call, nullptr, 0);
@@ -39,9 +39,10 @@ void reduce_scatter(Endpoint& self, const Call& call, const std::byte* const* in
   if (choose_algorithm(call.operation, total, n) == Algorithm::kOneShot) {
     reduce_scatter_one_shot(self, call, inputs, output, bytes);
   } else {
-    const Stage stage = self.claim_stage(call, StageUse::kHalf);
-    const std::size_t stride = stage.part_bytes(n);
+    const Stage half = self.claim_stage(call, StageUse::kHalf);
+    const std::size_t stride = half.part_bytes(n);
     const std::size_t largest = *std::max_element(bytes, bytes + n);
+    const Stage stage = half.turned(stride, largest);
     const auto staged = [&](int rank, std::size_t step, int part) {
       return stage.at(rank, step) + std::size_t(part) * stride;
     };
@@ -51,7 +52,7 @@ void reduce_scatter(Endpoint& self, const Call& call, const std::byte* const* in
           for (int peer = 0; peer < n; ++peer) {
             if (peer == me) continue;
             const std::size_t length = chunk_length(bytes[peer], step, stride);
-            self.writer().write(staged(me, step, peer), inputs[peer] + step * stride, length, total);
+            self.writer().write(staged(me, step, peer), inputs[peer] + step * stride, length);
           }
         },
         [&](std::size_t step) {

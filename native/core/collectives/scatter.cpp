@@ -11,7 +11,7 @@ void scatter_one_shot(Endpoint& self, const Call& call, const std::byte* const* 
   if (is_root && bytes != 0) {
     std::byte* slot = self.layout().slot(me, self.seq());
     for (int peer = 0; peer < self.num_ranks(); ++peer)
-      self.writer().write(slot + std::size_t(peer) * bytes, inputs[peer], bytes, bytes * std::size_t(self.num_ranks()));
+      self.slot_writer().write(slot + std::size_t(peer) * bytes, inputs[peer], bytes);
     std::memmove(output, inputs[me], bytes);
   }
   self.publish(call, nullptr, 0);
@@ -31,11 +31,12 @@ void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, s
     scatter_one_shot(self, call, inputs, output, bytes);
   } else {
     const StageUse use = stage_use(self, bytes * std::size_t(n));
-    const Stage stage = self.stage(use);
+    const Stage whole = self.stage(use);
+    const std::size_t stride = whole.part_bytes(n);
+    const Stage stage = whole.turned(stride, bytes);
     const auto claim = [&] {
       if (is_root) self.claim_stage(call, use);
     };
-    const std::size_t stride = stage.part_bytes(n);
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto staged = [&](std::size_t step, int peer) {
       return stage.at(call.root, step) + std::size_t(peer) * stride;
@@ -43,8 +44,7 @@ void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, s
     const auto produce = [&](std::size_t step) {
       for (int peer = 0; is_root && peer < n; ++peer) {
         if (peer != me)
-          self.writer().write(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride),
-                              bytes * std::size_t(n));
+          self.writer().write(staged(step, peer), inputs[peer] + step * stride, chunk_length(bytes, step, stride));
       }
     };
     const auto consume = [&](std::size_t step) {

@@ -8,7 +8,7 @@ from phalanx.errors import SharedMemoryError, UsageError
 KIB = 1024
 CHUNK_BYTES = 512 * KIB  # measured: smaller ones are read out of the producer's own cache, which is slow
 BULK_BYTES = 1024 * KIB
-EAGER_BYTES_OF_A_RANK = 2048 * KIB  # shared by its channels to all peers
+EAGER_BYTES_OF_A_RANK = 2048 * KIB  # shared by its channels to all peers; measured: 1 MiB for one of them is slower
 PAGE_BYTES = 4096
 
 
@@ -26,7 +26,7 @@ def create_group_segment(name: str, num_ranks: int, *, crowd: int) -> GroupSegme
     """
     if not 1 <= num_ranks <= MAX_RANKS:
         raise UsageError(f"a group can't have {num_ranks} ranks; give 1 to {MAX_RANKS}")
-    eager_bytes = max(PAGE_BYTES, min(128 * KIB, EAGER_BYTES_OF_A_RANK // num_ranks // PAGE_BYTES * PAGE_BYTES))
+    eager_bytes = max(PAGE_BYTES, EAGER_BYTES_OF_A_RANK // max(1, num_ranks - 1) // PAGE_BYTES * PAGE_BYTES)
     try:
         return GroupSegment(name, num_ranks, crowd, CHUNK_BYTES, eager_bytes, BULK_BYTES)
     except OutOfMemory as shortage:

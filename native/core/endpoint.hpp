@@ -58,36 +58,28 @@ class Waiter {
   ~Waiter() = default;
 };
 
-inline constexpr std::size_t kLeastToTurn = 8 * 1024;
+// How an operation fills a buffer: in so many parts alike, `stride` bytes of each at a time, `total` in all.
+struct Filling {
+  std::size_t parts;
+  std::size_t total;
+  std::size_t stride;
+};
 
-// Where the ranks' chunks of one operation lie.
+// Where the ranks' chunks of one operation lie. Each rank chooses where its own begin, and tells in its post.
 struct Stage {
   const Layout* layout;
   std::size_t offset;
   std::size_t chunk_bytes;
   std::size_t set;
-  Seq turn;               // how often this part of the stage was used before
-  std::size_t first = 0;  // buffer of the first step
+  Seq seq;
+  int me;
+  std::uint64_t own_place = 0;
 
+  // A place is the buffer of the first step, and where in every buffer, in whole cache lines.
   std::byte* at(int rank, std::uint64_t step) const {
-    return layout->stage(rank) + offset + (first + step) % kStageBuffers * chunk_bytes;
+    const std::uint64_t place = rank == me ? own_place : layout->post(rank, seq).place;
+    return layout->stage(rank) + offset + (place + step) % kStageBuffers * chunk_bytes + place / kCacheLine * kCacheLine;
   }
-  // The same for an operation that moves `total` bytes, `stride` at a time, through every `room` of a buffer. If that does
-  // not fill it, then through another part of it each time, round and round: what was read last lies in its reader's own
-  // cache, and is dear to write over; by the next turn it has left it. (A few lines are quicker there.) Ranks must agree on
-  // all three.
-  Stage turned(std::size_t room, std::size_t total, std::size_t stride) const {
-    const std::size_t used = (std::min(stride, total) + kCacheLine - 1) / kCacheLine * kCacheLine;
-    const std::size_t most = std::min(room, layout->header().turn_bytes);
-    if (used < kLeastToTurn || most == 0) return *this;
-    const std::size_t places = std::max<std::size_t>(1, most / used);
-    const bool has_one_step = total <= stride;
-    Stage stage = *this;
-    stage.first = has_one_step ? turn % kStageBuffers : 0;
-    stage.offset += (has_one_step ? turn / kStageBuffers : turn) % places * used;
-    return stage;
-  }
-  Stage turned(std::size_t room, std::size_t total) const { return turned(room, total, room); }
   // A part of a chunk for each rank, in whole cache lines.
   std::size_t part_bytes(int num_ranks) const { return chunk_bytes / std::size_t(num_ranks) / kCacheLine * kCacheLine; }
 };
@@ -140,8 +132,8 @@ class Endpoint {
   // Where this operation's chunks lie. Halves let the next operation begin while slow peers still read this one's; the
   // whole gives larger chunks, but a rank waits for all others before it writes them: only one rank may claim it.
   Stage stage(StageUse use) const noexcept;
-  // The same, and this rank may write its part of it.
-  Stage claim_stage(const Call& call, StageUse use);
+  // The same, and this rank may write its part of it. A half must be claimed before it is published: that tells the place.
+  Stage claim_stage(const Call& call, StageUse use, const Filling& filling);
   SharedWriter& writer() noexcept { return stage_writer_; }
   SharedWriter& slot_writer() noexcept { return slot_writer_; }
   void post_step(std::uint64_t step);
@@ -208,6 +200,13 @@ class Endpoint {
   int num_ranks_;
   std::atomic<Seq> seq_{0};         // written by the thread that runs operations
   Seq all_arrived_ = 0;             // every peer is known to have reached this operation
+  std::uint64_t take_turn(std::size_t half, const Filling& filling) noexcept;
+  struct Turn {
+    std::size_t head = 0;   // where the last operation ended, in bytes of a buffer
+    std::size_t first = 0;  // the buffer where those of one step begin
+  };
+  Turn turns_[kStageSets];
+  std::uint64_t place_ = 0;  // of this operation
   Seq stage_used_[kStageSets] = {}; // the operation that last wrote a stage set of ours
   bool is_stage_reserved_ = false;
   std::atomic<std::uint32_t> shared_waits_{0};

@@ -36,6 +36,7 @@ inline constexpr std::size_t kJournalEntries = 128;  // collectives, and as many
 inline constexpr std::size_t kShapeDims = 6;
 inline constexpr std::size_t kLocations = 64;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
+inline constexpr std::size_t kLeastToTurn = 4096;  // of a rank's part of a chunk: see Endpoint::take_turn
 inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
 inline constexpr std::size_t kEnvelopeInline = 80;   // a message that small travels in its envelope
 inline constexpr std::size_t kEagerBytes = 64 * 1024;  // up to which a message goes without being asked for
@@ -70,8 +71,9 @@ struct alignas(2 * kCacheLine) Post {
   // What all ranks must agree on, see Call::signature. Atomic, because a root that ran ahead looks at them later.
   std::atomic<std::uint64_t> signature;
   std::atomic<std::uint64_t> count;
-  std::uint64_t extra;      // symmetric address, or the most that goes between this rank and another
+  std::uint64_t extra;      // symmetric address, number of steps this rank needs, or bytes of its card of GPU memory
   double factor;            // premul_sum
+  std::uint64_t place;      // where its chunks begin: see Stage
   std::byte payload[kInlineBytes];
 };
 
@@ -159,7 +161,7 @@ struct Header {
   std::uint64_t chunk_bytes;
   std::uint64_t eager_bytes;
   std::uint64_t bulk_bytes;
-  std::uint64_t turn_bytes;  // how much of a buffer small operations fill by turns
+  std::uint64_t turn_bytes;  // how much of every stage buffer operations go round in
   std::uint64_t total_bytes;
   std::uint8_t nonce[16];
   char name[256];

@@ -57,12 +57,12 @@ bool Mailbox::answer_grants(int destination) {
   return true;
 }
 
-// Smaller messages begin where the one before ended: see Stage::turned. Larger ones push themselves out of the cache.
+// Smaller messages begin where the one before ended: see Endpoint::take_turn. Larger ones push themselves out of the cache.
 void Mailbox::begin_outbound() {
   Outbound& outbound = layout_.outbound(rank_);
   const std::size_t size = bulk_chunk(outbound_->bytes, layout_.bulk_bytes());
   const bool is_turning = !endpoint_->is_crowded() && outbound_->bytes < kTurningBytes;
-  const std::uint64_t first = is_turning ? bulk_head_ / size : 0;
+  const std::uint64_t first = is_turning ? num_chunks(bulk_head_, size) : 0;
   bulk_head_ = (first + num_chunks(outbound_->bytes, size)) * size;
   outbound.produced.store(0, std::memory_order_relaxed);
   outbound.first.store(first, std::memory_order_relaxed);

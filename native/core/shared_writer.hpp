@@ -17,7 +17,7 @@
 
 namespace phalanx {
 
-// More than the cache of one core that no other shares.
+// About what the cache of one core can hold that no other shares.
 inline constexpr std::size_t kTurningBytes = 1024 * 1024;
 
 // Whether what is written over has left the cache of the core that read it.
@@ -109,7 +109,7 @@ class SharedWriter {
   }
 
   const bool is_crowded_;
-  const bool is_known_slow_;  // plain stores into a cache that is not this core's; ranks that share cores share that too
+  const bool is_known_slow_;  // plain stores are, from kSlowBytes on: no need to measure
   std::uint32_t num_untimed_ = 0;
   State state_ = State::kPlain;
   int num_slow_ = 0;

@@ -53,6 +53,7 @@ inline GroupShape small_shape(int num_ranks) {
 inline GroupShape roomy_shape(int num_ranks) {
   GroupShape shape = small_shape(num_ranks);
   shape.cores = num_ranks;
+  shape.chunk_bytes = 128 * 1024;  // there is room to go round in
   return shape;
 }
 

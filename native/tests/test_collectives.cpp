@@ -55,7 +55,7 @@ TEST(eight_ranks_on_fewer_cores) { on_threads_and_processes(8, each_of_every_siz
 TEST(random_series_on_two_ranks) { on_threads_and_processes(2, random_series(1, 5000, 6000)); }
 TEST(random_series_on_three_ranks) { on_threads_and_processes(3, random_series(2, 4000, 6000)); }
 TEST(random_series_on_eight_ranks) { on_threads_and_processes(8, random_series(3, 600, 6000)); }
-TEST(random_series_on_as_many_cores) { on_threads_and_processes(roomy_shape(4), random_series(5, 1500, 3000)); }
+TEST(random_series_on_as_many_cores) { on_threads_and_processes(roomy_shape(4), random_series(5, 800, 40000)); }
 TEST(random_series_of_small_operations) { on_threads_and_processes(4, random_series(4, 3000, 64)); }
 
 // Roots publish and go on: for a while nobody waits for anybody.

@@ -147,6 +147,7 @@ TEST(messages_in_parts) {
   GroupShape shape;
   shape.name = "parts";
   shape.num_ranks = 2;
+  shape.eager_bytes = 2u << 20;
   run_threads(shape, [](const EndpointPtr& endpoint) {
     Mail mail(endpoint);
     std::mt19937 shared(8);

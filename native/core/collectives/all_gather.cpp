@@ -26,7 +26,7 @@ void all_gather(Endpoint& self, const Call& call, const std::byte* input, std::b
     all_gather_one_shot(self, call, input, outputs, bytes);
   } else {
     const std::size_t stride = self.layout().chunk_bytes();
-    const Stage stage = self.claim_stage(call, StageUse::kHalf).turned(stride, largest);
+    const Stage stage = self.claim_stage(call, StageUse::kHalf, {1, largest, stride});
     const bool is_streaming = largest * std::size_t(n) >= kStreamingBytes;
     run_pipeline(
         self, call, meet_all(self), steps_for(largest, stride),

@@ -23,10 +23,10 @@ class StagedAllReduce {
         call_(call),
         data_(data),
         item_(item_bytes(call.dtype)),
-        stage_(self.claim_stage(call, StageUse::kHalf)),
-        stride_(stage_.part_bytes(self.num_ranks())),
+        stride_(self.stage(StageUse::kHalf).part_bytes(self.num_ranks())),
         partition_(call.count, stride_ / item_ * std::size_t(self.num_ranks()), self.num_ranks()),
-        place_(stage_.turned(stride_, partition_.steps * partition_.part * item_, partition_.part * item_)),
+        stage_(self.claim_stage(call, StageUse::kHalf,
+                                {std::size_t(self.num_ranks()), partition_.steps * partition_.part * item_, partition_.part * item_})),
         is_root_(call.operation == Operation::kAllReduce || self.rank() == call.root),
         is_streaming_(is_out_of_cache(call.count * item_, self.num_ranks())) {}
 
@@ -63,17 +63,16 @@ class StagedAllReduce {
 
  private:
   std::byte* staged(int rank, std::size_t step, int part) const {
-    return place_.at(rank, step) + std::size_t(part) * stride_;
+    return stage_.at(rank, step) + std::size_t(part) * stride_;
   }
 
   Endpoint& self_;
   const Call& call_;
   std::byte* data_;
   std::size_t item_;
-  Stage stage_;
   std::size_t stride_;
   Partition partition_;
-  Stage place_;
+  Stage stage_;
   bool is_root_;
   bool is_streaming_;
 };

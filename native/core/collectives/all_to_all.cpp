@@ -5,16 +5,16 @@ namespace phalanx {
 namespace {
 
 // What a rank sends is known to it alone. It goes into its row of the size table, and receivers check it.
-std::size_t find_largest(Endpoint& self, std::size_t set, const std::size_t* output_bytes) {
-  std::uint64_t largest = 0;
+std::size_t agree_on_steps(Endpoint& self, std::size_t set, const std::size_t* output_bytes) {
+  std::uint64_t steps = 0;
   for (int peer = 0; peer < self.num_ranks(); ++peer) {
-    largest = std::max(largest, self.layout().post(peer, self.seq()).extra);
+    steps = std::max(steps, self.layout().post(peer, self.seq()).extra);
     const std::uint64_t sent = self.layout().sizes(peer, set)[self.rank()];
     if (sent != output_bytes[peer])
       self.fail(FaultKind::kMismatch, peer,
                 "sizes " + std::to_string(sent) + " " + std::to_string(output_bytes[peer]));
   }
-  return largest;
+  return steps;
 }
 
 }  // namespace
@@ -23,19 +23,17 @@ void all_to_all(Endpoint& self, const Call& call, const std::byte* const* inputs
                 std::byte* const* outputs, const std::size_t* output_bytes) {
   self.begin(call);
   const int n = self.num_ranks(), me = self.rank();
-  const Stage stage = self.claim_stage(call, StageUse::kHalf);
-  const std::size_t stride = stage.part_bytes(n);
-  std::size_t largest = 0, total_out = 0;
+  const std::size_t stride = self.stage(StageUse::kHalf).part_bytes(n);
+  const std::size_t largest = std::max(*std::max_element(input_bytes, input_bytes + n), *std::max_element(output_bytes, output_bytes + n));
+  const Stage stage = self.claim_stage(call, StageUse::kHalf, {std::size_t(n), largest, stride});
+  std::size_t total_out = 0;
   for (int peer = 0; peer < n; ++peer) {
     self.layout().sizes(me, stage.set)[peer] = input_bytes[peer];
-    largest = std::max({largest, input_bytes[peer], output_bytes[peer]});
     total_out += output_bytes[peer];
   }
   const bool is_streaming = total_out >= kStreamingBytes;
-  const Stage own = stage.turned(stride, largest);
   const auto staged = [&](int rank, std::size_t step, int part) {
-    const std::uint64_t its_largest = rank == me ? largest : self.layout().post(rank, self.seq()).extra;
-    return (its_largest == largest ? own : stage.turned(stride, its_largest)).at(rank, step) + std::size_t(part) * stride;
+    return stage.at(rank, step) + std::size_t(part) * stride;
   };
   const auto produce = [&](std::size_t step) {
     for (int peer = 0; peer < n; ++peer) {
@@ -53,9 +51,9 @@ void all_to_all(Endpoint& self, const Call& call, const std::byte* const* inputs
     }
   };
   produce(0);
-  self.publish(call, nullptr, 0, largest);
+  self.publish(call, nullptr, 0, steps_for(largest, stride));
   self.await_arrivals(call);
-  run_steps(self, call, meet_all(self), steps_for(find_largest(self, stage.set, output_bytes), stride), produce, consume);
+  run_steps(self, call, meet_all(self), agree_on_steps(self, stage.set, output_bytes), produce, consume);
   self.end();
 }
 

@@ -23,12 +23,11 @@ void broadcast(Endpoint& self, const Call& call, std::byte* data, std::size_t by
   } else {
     const bool is_root = self.rank() == call.root;
     const StageUse use = stage_use(self, bytes);
-    const Stage whole = self.stage(use);
+    Stage stage = self.stage(use);
+    const std::size_t stride = chunk_stride(self, stage.chunk_bytes, bytes);
     const auto claim = [&] {
-      if (is_root) self.claim_stage(call, use);
+      if (is_root) stage = self.claim_stage(call, use, {1, bytes, stride});
     };
-    const std::size_t stride = chunk_stride(self, whole.chunk_bytes, bytes);
-    const Stage stage = whole.turned(whole.chunk_bytes, bytes, stride);
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto buffer = [&](std::size_t step) { return stage.at(call.root, step); };
     const auto produce = [&](std::size_t step) {

@@ -24,7 +24,7 @@ void gather(Endpoint& self, const Call& call, const std::byte* input, std::byte*
     gather_one_shot(self, call, input, outputs, bytes);
   } else {
     const std::size_t stride = self.layout().chunk_bytes();
-    const Stage stage = self.claim_stage(call, StageUse::kHalf).turned(stride, bytes);
+    const Stage stage = self.claim_stage(call, StageUse::kHalf, {1, bytes, stride});
     const bool is_streaming = bytes * std::size_t(n) >= kStreamingBytes;
     run_pipeline(
         self, call, meet_through(self, call.root), steps_for(bytes, stride),

@@ -39,10 +39,9 @@ void reduce_scatter(Endpoint& self, const Call& call, const std::byte* const* in
   if (choose_algorithm(call.operation, total, n) == Algorithm::kOneShot) {
     reduce_scatter_one_shot(self, call, inputs, output, bytes);
   } else {
-    const Stage half = self.claim_stage(call, StageUse::kHalf);
-    const std::size_t stride = half.part_bytes(n);
+    const std::size_t stride = self.stage(StageUse::kHalf).part_bytes(n);
     const std::size_t largest = *std::max_element(bytes, bytes + n);
-    const Stage stage = half.turned(stride, largest);
+    const Stage stage = self.claim_stage(call, StageUse::kHalf, {std::size_t(n), largest, stride});
     const auto staged = [&](int rank, std::size_t step, int part) {
       return stage.at(rank, step) + std::size_t(part) * stride;
     };

@@ -31,11 +31,10 @@ void scatter(Endpoint& self, const Call& call, const std::byte* const* inputs, s
     scatter_one_shot(self, call, inputs, output, bytes);
   } else {
     const StageUse use = stage_use(self, bytes * std::size_t(n));
-    const Stage whole = self.stage(use);
-    const std::size_t stride = whole.part_bytes(n);
-    const Stage stage = whole.turned(stride, bytes);
+    Stage stage = self.stage(use);
+    const std::size_t stride = stage.part_bytes(n);
     const auto claim = [&] {
-      if (is_root) self.claim_stage(call, use);
+      if (is_root) stage = self.claim_stage(call, use, {std::size_t(n), bytes, stride});
     };
     const bool is_streaming = bytes >= kStreamingBytes;
     const auto staged = [&](std::size_t step, int peer) {

@@ -42,10 +42,11 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
 // everything is gained where they are not: other programs may have taken them.
 Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{5'000, 1'000'000}; }
 
-// All ranks' buffers together should leave half of the cache that they share to others.
-std::size_t turn_bytes(const GroupShape& shape) {
+// As much for every core, whether one rank has it or several; and half of the cache that cores share is left to others.
+std::size_t turn_bytes(const GroupShape& shape, int cores, int crowd) {
   const std::size_t num_buffers = std::size_t(shape.num_ranks) * kStageSets * kStageBuffers;
-  return shared_cache_bytes() == 0 ? shape.chunk_bytes : std::min(shape.chunk_bytes, shared_cache_bytes() / 2 / num_buffers);
+  const std::size_t most = shared_cache_bytes() == 0 ? shape.chunk_bytes : shared_cache_bytes() / 2 / num_buffers;
+  return std::min(most, shape.chunk_bytes * std::size_t(cores) / std::size_t(std::max(cores, crowd)));
 }
 
 std::uint64_t step_word(Seq seq, std::uint64_t step) { return seq << 32 | step; }
@@ -104,11 +105,12 @@ Segment create_group_segment(const GroupShape& shape) {
   header.magic = kMagic;
   header.num_ranks = static_cast<std::uint32_t>(shape.num_ranks);
   header.crowd = static_cast<std::uint32_t>(std::max(shape.crowd, shape.num_ranks));
-  header.is_crowded = static_cast<int>(header.crowd) > (shape.cores != 0 ? shape.cores : usable_cores());
+  const int cores = shape.cores != 0 ? shape.cores : usable_cores();
+  header.is_crowded = static_cast<int>(header.crowd) > cores;
   header.chunk_bytes = shape.chunk_bytes;
   header.eager_bytes = shape.eager_bytes;
   header.bulk_bytes = shape.bulk_bytes;
-  header.turn_bytes = header.is_crowded != 0 ? 0 : turn_bytes(shape);
+  header.turn_bytes = turn_bytes(shape, cores, static_cast<int>(header.crowd));
   header.total_bytes = segment.size();
   if (getrandom(header.nonce, sizeof(header.nonce), 0) != sizeof(header.nonce))
     throw std::runtime_error("getrandom gave no random bytes");

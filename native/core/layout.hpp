@@ -41,7 +41,6 @@ inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ord
 inline constexpr std::size_t kEnvelopeInline = 80;   // a message that small travels in its envelope
 inline constexpr std::size_t kEagerBytes = 64 * 1024;  // up to which a message goes without being asked for
 inline constexpr std::size_t kEagerPart = 16 * 1024; // larger ones in parts, so that both sides copy at once
-inline constexpr std::size_t kCrowdedRing = 128 * 1024;  // what stays in the cache that ranks on one core share
 inline constexpr std::size_t kBulkBuffers = 3;
 
 enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead };

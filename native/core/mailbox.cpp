@@ -20,9 +20,8 @@ Mailbox::Mailbox(std::shared_ptr<Endpoint> endpoint)
       layout_(endpoint_->layout()),
       rank_(endpoint_->rank()),
       num_ranks_(endpoint_->num_ranks()),
-      ring_bytes_(endpoint_->is_crowded() ? std::min(layout_.eager_bytes(), kCrowdedRing) : layout_.eager_bytes()),
-      eager_limit_(std::min(ring_bytes_ / 2, kEagerBytes)),
-      ring_writer_(endpoint_->is_crowded(), ring_bytes_ < kTurningBytes ? Place::kHot : Place::kTurning),
+      eager_limit_(std::min(layout_.eager_bytes() / 2, kEagerBytes)),
+      ring_writer_(endpoint_->is_crowded(), layout_.eager_bytes() < kTurningBytes ? Place::kHot : Place::kTurning),
       bulk_writer_(endpoint_->is_crowded(), Place::kTurning) {
   const auto n = static_cast<std::size_t>(num_ranks_);
   sends_.resize(n);
@@ -112,7 +111,7 @@ void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
       reserve(layout_.bulk(rank_), kBulkBuffers * layout_.bulk_bytes());
       is_bulk_reserved_ = true;
     } else if (bytes > kEnvelopeInline && bytes <= eager_limit_ && !is_ring_reserved_[to]) {
-      reserve(layout_.ring(rank_, destination), ring_bytes_);
+      reserve(layout_.ring(rank_, destination), layout_.eager_bytes());
       is_ring_reserved_[to] = true;
     }
   } catch (const OutOfMemory& shortage) {
@@ -177,7 +176,7 @@ bool Mailbox::drain(int source) {
   } else {
     const bool is_inline = envelope.bytes <= kEnvelopeInline;
     const std::byte* payload =
-        is_inline ? envelope.payload : layout_.ring(source, rank_) + envelope.ring_offset % ring_bytes_;
+        is_inline ? envelope.payload : layout_.ring(source, rank_) + envelope.ring_offset % layout_.eager_bytes();
     if (envelope.offset == 0) begin_eager(source, envelope);
     add_part(source, envelope, payload);
     channel.ring_taken.store(envelope.ring_offset + (is_inline ? 0 : envelope.part_bytes), std::memory_order_release);
@@ -314,12 +313,13 @@ bool Mailbox::push_part(Transfer& send) {
   const bool is_bulk = send.bytes > eager_limit_;
   const bool is_inline = send.bytes <= kEnvelopeInline;
   const std::size_t part = is_bulk ? 0 : std::min(send.bytes - send.moved, std::min(kEagerPart, eager_limit_));
+  const std::size_t ring_bytes = layout_.eager_bytes();
   std::uint64_t at = ring_head_[to];
   if (!is_bulk && !is_inline) {
-    if (at % ring_bytes_ + part > ring_bytes_) at += ring_bytes_ - at % ring_bytes_;  // a part is in one piece
-    if (at + part - ring_taken_[to] > ring_bytes_) ring_taken_[to] = channel.ring_taken.load(std::memory_order_acquire);
-    if (at + part - ring_taken_[to] > ring_bytes_) return false;
-    ring_writer_.write(layout_.ring(rank_, send.peer()) + at % ring_bytes_, send.data + send.moved, part);
+    if (at % ring_bytes + part > ring_bytes) at += ring_bytes - at % ring_bytes;  // a part is in one piece
+    if (at + part - ring_taken_[to] > ring_bytes) ring_taken_[to] = channel.ring_taken.load(std::memory_order_acquire);
+    if (at + part - ring_taken_[to] > ring_bytes) return false;
+    ring_writer_.write(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data + send.moved, part);
     ring_head_[to] = at + part;
   }
   Envelope& envelope = channel.envelopes[next % kEnvelopes];

@@ -124,6 +124,7 @@ class Mailbox {
   bool push_sends(int destination);
   bool push_part(Transfer& send);
   bool answer_grants(int destination);
+  std::size_t bulk_chunk(std::size_t bytes) const noexcept;
   void begin_outbound();
   bool pump_outbound();
   bool pump_incoming(int source);
@@ -150,7 +151,6 @@ class Mailbox {
   const Layout& layout_;
   const int rank_;
   const int num_ranks_;
-  const std::size_t ring_bytes_;  // of every channel; both of its ends count alike
   const std::size_t eager_limit_;
 
   std::mutex mutex_;  // guards everything below

@@ -15,12 +15,6 @@ std::uint64_t outbound_word(int destination, std::uint64_t message) {
   return std::uint64_t(destination + 1) << 40 | message;
 }
 
-// Several chunks to a message, so that both sides copy at once; both sides must count alike.
-std::size_t bulk_chunk(std::size_t bytes, std::size_t most) {
-  constexpr std::size_t kLeast = 64 * 1024, kPieces = 4;
-  return std::min(most, std::max(kLeast, (bytes / kPieces + 4095) / 4096 * 4096));
-}
-
 std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }
 
 // The outbound buffers of a rank, cut into chunks of that size.
@@ -38,6 +32,14 @@ class BulkBuffers {
 };
 
 }  // namespace
+
+// Several chunks to a message, so that both sides copy at once, but few where every turn of a core costs. Both sides must
+// count alike.
+std::size_t Mailbox::bulk_chunk(std::size_t bytes) const noexcept {
+  constexpr std::size_t kLeast = 64 * 1024;
+  const std::size_t pieces = endpoint_->is_crowded() ? 2 : 4;
+  return std::min(layout_.bulk_bytes(), std::max(kLeast, (bytes / pieces + 4095) / 4096 * 4096));
+}
 
 bool Mailbox::answer_grants(int destination) {
   Channel& channel = layout_.channel(rank_, destination);
@@ -60,7 +62,7 @@ bool Mailbox::answer_grants(int destination) {
 // Smaller messages begin where the one before ended: see Endpoint::take_turn. Larger ones push themselves out of the cache.
 void Mailbox::begin_outbound() {
   Outbound& outbound = layout_.outbound(rank_);
-  const std::size_t size = bulk_chunk(outbound_->bytes, layout_.bulk_bytes());
+  const std::size_t size = bulk_chunk(outbound_->bytes);
   const bool is_turning = !endpoint_->is_crowded() && outbound_->bytes < kTurningBytes;
   const std::uint64_t first = is_turning ? num_chunks(bulk_head_, size) : 0;
   bulk_head_ = (first + num_chunks(outbound_->bytes, size)) * size;
@@ -79,7 +81,7 @@ bool Mailbox::pump_outbound() {
   }
   Transfer& send = *outbound_;
   Channel& channel = layout_.channel(rank_, send.peer());
-  const std::size_t size = bulk_chunk(send.bytes, layout_.bulk_bytes());
+  const std::size_t size = bulk_chunk(send.bytes);
   const std::uint64_t total = num_chunks(send.bytes, size);
   const std::uint64_t taken = channel.bulk_taken.load(kOrder);
   if (taken == total) {
@@ -113,7 +115,7 @@ bool Mailbox::pump_incoming(int source) {
     ring(source);
     return true;
   }
-  const std::size_t size = bulk_chunk(receive.bytes, layout_.bulk_bytes());
+  const std::size_t size = bulk_chunk(receive.bytes);
   const std::uint64_t total = num_chunks(receive.bytes, size);
   if (head.is_refused || receive.chunks == total) {
     // The next grant would overwrite this one before the sender has seen it.

@@ -56,6 +56,11 @@ TEST(random_series_on_two_ranks) { on_threads_and_processes(2, random_series(1, 
 TEST(random_series_on_three_ranks) { on_threads_and_processes(3, random_series(2, 4000, 6000)); }
 TEST(random_series_on_eight_ranks) { on_threads_and_processes(8, random_series(3, 600, 6000)); }
 TEST(random_series_on_as_many_cores) { on_threads_and_processes(roomy_shape(4), random_series(5, 800, 40000)); }
+TEST(random_series_on_half_as_many_cores) {
+  GroupShape shape = roomy_shape(4);
+  shape.cores = 2;
+  on_threads_and_processes(shape, random_series(6, 800, 12000));
+}
 TEST(random_series_of_small_operations) { on_threads_and_processes(4, random_series(4, 3000, 64)); }
 
 // Roots publish and go on: for a while nobody waits for anybody.
@@ -135,9 +140,9 @@ Body symmetric_series(const Segment& segment, bool is_thread) {
 }  // namespace
 
 TEST(symmetric_memory_also_mixed_with_ordinary_memory) {
-  for (const int n : {2, 3, 8}) {
-    const Segment segment = Segment::create("symmetric", std::size_t(n) * 64 * 1024);
-    run_threads(small_shape(n), symmetric_series(segment, true));
-    if (kCanFork) run_processes(small_shape(n), symmetric_series(segment, false));
+  for (const GroupShape& shape : {small_shape(2), small_shape(3), small_shape(8), roomy_shape(3)}) {
+    const Segment segment = Segment::create("symmetric", std::size_t(shape.num_ranks) * 64 * 1024);
+    run_threads(shape, symmetric_series(segment, true));
+    if (kCanFork) run_processes(shape, symmetric_series(segment, false));
   }
 }

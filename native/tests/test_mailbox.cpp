@@ -142,13 +142,10 @@ TEST(many_at_once_from_several_threads) {
   });
 }
 
-// In the buffers of real groups: up to 64 KiB a message travels in parts, and may be asked for between two of them.
+// In the rings of real groups, of 2 ranks and of 17: up to 64 KiB a message travels in parts, and may be asked for between two
+// of them, or have to wait for room.
 TEST(messages_in_parts) {
-  GroupShape shape;
-  shape.name = "parts";
-  shape.num_ranks = 2;
-  shape.eager_bytes = 2u << 20;
-  run_threads(shape, [](const EndpointPtr& endpoint) {
+  const Body series = [](const EndpointPtr& endpoint) {
     Mail mail(endpoint);
     std::mt19937 shared(8);
     for (std::uint64_t round = 0; round < 150; ++round) {
@@ -170,15 +167,20 @@ TEST(messages_in_parts) {
         }
       }
     }
-  });
+  };
+  for (const std::size_t ring_bytes : {2u << 20, 128u << 10}) {
+    GroupShape shape;
+    shape.name = "parts";
+    shape.num_ranks = 2;
+    shape.eager_bytes = ring_bytes;
+    run_threads(shape, series);
+  }
 }
 
 // Messages begin where the one before ended, whatever its chunks were, and go round in the buffers several times.
+// Where ranks outnumber cores, they are cut otherwise.
 TEST(messages_take_turns_in_the_buffers) {
-  GroupShape shape;
-  shape.name = "turns";
-  shape.num_ranks = shape.cores = 3;
-  run_threads(shape, [](const EndpointPtr& endpoint) {
+  const Body series = [](const EndpointPtr& endpoint) {
     Mail mail(endpoint);
     std::mt19937 shared(21);
     for (std::uint64_t round = 0; round < 60; ++round) {
@@ -197,7 +199,14 @@ TEST(messages_take_turns_in_the_buffers) {
         CHECK(in[std::size_t(peer)] == message_of(std::uint64_t(peer * 3 + endpoint->rank()) + round, bytes));
       }
     }
-  });
+  };
+  for (const int cores : {3, 1}) {
+    GroupShape shape;
+    shape.name = "turns";
+    shape.num_ranks = 3;
+    shape.cores = cores;
+    run_threads(shape, series);
+  }
 }
 
 TEST(detached_transfers_finish_by_themselves) {

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,34 @@ def test_ranks_are_processes_of_their_own_forked_from_a_warm_one() -> None:
     assert len({pid for pid, _, _ in first + second}) == 6
     assert len({parent for _, parent, _ in first + second}) == 1
     assert os.getpid() not in {pid for pid, _, _ in first}
+
+
+def test_ranks_are_born_with_all_they_need_for_their_first_collective() -> None:
+    """What each of them had to import for itself was most of the time they took to start."""
+
+    def program() -> set[str]:
+        before = set(sys.modules)
+        phalanx.connect().all_reduce(torch.ones(1))
+        return set(sys.modules) - before
+
+    assert run_ranks("process", 2, program) == [set(), set()]
+
+
+def test_ranks_end_as_programs_do_but_leave_torch_s_operators_whole(tmp_path: Path) -> None:
+    """Taking thousands of operators apart copies the pages they are on, and took longer than all else a rank does."""
+
+    def program() -> list[str]:
+        inherited = [
+            facts.func.__qualname__
+            for facts in weakref.finalize._registry.values()  # type: ignore[attr-defined]
+            if facts.atexit and facts.func.__module__ == "torch.library"
+        ]
+        atexit.register((tmp_path / "atexit").touch)
+        program.end = weakref.finalize(torch, (tmp_path / "finalize").touch)  # type: ignore[attr-defined]
+        return inherited
+
+    assert run_ranks("process", 1, program) == [[]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["atexit", "finalize"]
 
 
 def test_thread_ranks_are_threads_of_this_process() -> None:

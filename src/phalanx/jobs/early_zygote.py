@@ -14,7 +14,7 @@ from phalanx.jobs.signals import TAKEN_SIGNALS
 from phalanx.launch.nursery import ZygoteClient
 
 # What most programs need first: ranks have it when they are born.
-_PRELOADED = ("torch", "phalanx.groups", "phalanx.torch_backend.creation")
+_PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 # The working directory is not where it shall look for torch, as it is with -c.
 _PROGRAM = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); from phalanx.jobs.script import be_zygote; "

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +80,6 @@ def _prepare() -> None:
         if active() is None:
             set_up_from_environment()
     check_forkable()
-    _skip_torchs_housekeeping()
 
 
 def check_forkable(files: Path = Path("/proc/self/fd")) -> None:
@@ -99,14 +97,6 @@ def check_forkable(files: Path = Path("/proc/self/fd")) -> None:
             "  do       find the extension of torch, .pth file or sitecustomize that uses CUDA when it is imported, or "
             "give --gpus none if ranks use no GPU"
         )
-
-
-def _skip_torchs_housekeeping() -> None:
-    """Keep torch from taking its operators apart in every rank that ends, which takes longer than the rank's start."""
-    registry: dict[Any, Any] = weakref.finalize._registry  # type: ignore[attr-defined]
-    for finalizer, facts in registry.items():
-        if getattr(facts.func, "__module__", "") == "torch.library":
-            finalizer.atexit = False
 
 
 def run_script_rank(rank: int, job: Job, descriptors: list[int], parent: int) -> NoReturn:

@@ -18,6 +18,7 @@ import selectors
 import signal
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from phalanx.launch.rank_process import Job
 _LENGTH = struct.Struct("!Q")
 _FDS_PER_MESSAGE = 200
 _BETWEEN_LOOKS_S = 0.1
-PRELOADED = ("torch", "phalanx.groups")
+PRELOADED = ("torch", "phalanx.groups.connect")
 
 
 def send_job(control: socket.socket, job: Job, descriptors: list[int]) -> None:
@@ -199,6 +200,14 @@ class _Zygote:
         end_children(keep={pid for nursery in self._nurseries for pid in nursery.ranks})
 
 
+def _skip_torchs_housekeeping() -> None:
+    """Keep torch from taking its operators apart in every rank that ends, which takes longer than the rank's start."""
+    registry: dict[Any, Any] = weakref.finalize._registry  # type: ignore[attr-defined]
+    for finalizer, facts in registry.items():
+        if getattr(facts.func, "__module__", "") == "torch.library":
+            finalizer.atexit = False
+
+
 def main(
     descriptor: int,
     prepare: Callable[[], None] = lambda: None,
@@ -224,6 +233,7 @@ def main(
     for name in preloaded:
         importlib.import_module(name)
     prepare()
+    _skip_torchs_housekeeping()
     gc.freeze()  # nor need every rank look through them, and so copy the pages they are on
     gc.enable()
     num_threads = len(os.listdir("/proc/self/task")) if is_forkable() else 0

@@ -134,6 +134,22 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
     return None
 
 
+def set_placement(rank: int, size: int, port: int) -> None:
+    """Set what torchrun tells a rank of one host, for code that finds its place by itself.
+
+    What a torchrun further out has told is taken away: its ranks are others, and its agent keeps no store for these.
+
+    Args:
+        rank: Number of this process among all.
+        size: How many there are.
+        port: For torch's store; 0 when there is none.
+    """
+    for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == "MASTER_PORT"]:
+        del os.environ[name]
+    set_environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    set_environment(MASTER_ADDR="127.0.0.1", **({"MASTER_PORT": str(port)} if port else {}))
+
+
 def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> Placement:
     try:
         rank, size = int(environment[rank_name]), int(environment[size_name])

@@ -134,8 +134,8 @@ _ENDS = {
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[ZygoteClient]:
     """One process to fork all ranks from: importing torch takes longer than the tests."""
-    program = "import sys; from phalanx.jobs.script import be_zygote; be_zygote(int(sys.argv[1]), sys.argv[2:])"
-    client = ZygoteClient(program, ["torch", "phalanx.groups"], is_apart=True)
+    program = "import sys; from phalanx.jobs.script import be_zygote; be_zygote(int(sys.argv[1]))"
+    client = ZygoteClient(program, is_apart=True)
     yield client
     client.close()
 

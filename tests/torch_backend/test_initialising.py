@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import phalanx
 from phalanx.errors import AbortedError, ClosedError, OperationTimeoutError, UsageError
 from phalanx.torch_backend.untyped import dist
 from tests.checks import Stopwatch
@@ -47,6 +49,44 @@ def test_importing_torch_loads_next_to_nothing_of_it() -> None:
 def _initialise(rank: int, world_size: int, folder: Path, backend: str = "phalanx", **options: Any) -> None:
     place = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": world_size}
     dist.init_process_group(backend, **place, **options)
+
+
+@pytest.mark.parametrize("backend", ["phalanx", "gloo"])
+def test_ranks_of_spawn_find_each_other_without_arguments(backend: str) -> None:
+    def program() -> tuple[list[float], str]:
+        sums = []
+        for _ in range(2):
+            dist.init_process_group(backend)
+            sums.append(_sum_of_ranks())
+            dist.destroy_process_group()
+        return sums, os.environ["LOCAL_RANK"]
+
+    assert phalanx.spawn(program, ranks=3, timeout_s=60) == [([6.0, 6.0], str(rank)) for rank in range(3)]
+
+
+def test_spawn_makes_a_world_of_its_own_inside_another_launcher_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank of torchrun that starts ranks itself: its own place and its agent's store are not theirs."""
+    outer = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1"}
+    elastic = {"MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "outer"}
+    for name, value in {**outer, **elastic}.items():
+        monkeypatch.setenv(name, value)
+
+    def program() -> float:
+        dist.init_process_group("phalanx")
+        return _sum_of_ranks()
+
+    assert phalanx.spawn(program, ranks=2, timeout_s=60) == [3.0, 3.0]
+    assert {name: os.environ[name] for name in outer} == outer
+
+
+def test_worlds_of_two_spawns_at_once_do_not_meet() -> None:
+    def program() -> float:
+        dist.init_process_group("phalanx")
+        return _sum_of_ranks()
+
+    with ThreadPoolExecutor() as pool:
+        worlds = [pool.submit(phalanx.spawn, program, ranks=ranks, timeout_s=60) for ranks in (2, 3)]
+    assert [world.result() for world in worlds] == [[3.0] * 2, [6.0] * 3]
 
 
 @pytest.mark.ranks(2)

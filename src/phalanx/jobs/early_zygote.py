@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from phalanx.jobs.signals import TAKEN_SIGNALS
 from phalanx.launch.nursery import ZygoteClient
 
-# What most programs need first: ranks have it when they are born.
-_PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 # The working directory is not where it shall look for torch, as it is with -c.
 _PROGRAM = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); from phalanx.jobs.script import be_zygote; "
-    "be_zygote(int(sys.argv[1]), sys.argv[2:])"
+    "be_zygote(int(sys.argv[1]))"
 )
 # It may not be needed, or need other variables.
 _NOT_YET = ("-h", "--help", "--env", "--gpus", "--virtual-gpus", "--virtual-memory", "--races")
@@ -69,7 +67,7 @@ def start_zygote(environment: Mapping[str, str] | None) -> tuple[ZygoteClient, i
     """
     reader, writer = os.pipe()
     try:
-        zygote = ZygoteClient(_PROGRAM, _PRELOADED, environment=environment, output=writer, is_apart=True)
+        zygote = ZygoteClient(_PROGRAM, environment=environment, output=writer, is_apart=True)
     finally:
         os.close(writer)
     return zygote, reader

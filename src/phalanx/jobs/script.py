@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,10 +49,10 @@ class RankTask:
     open_files: int
 
 
-def be_zygote(descriptor: int, preloaded: Sequence[str]) -> None:
+def be_zygote(descriptor: int) -> None:
     """Be the process that the ranks of a job are forked from."""
     try:
-        zygote.main(descriptor, _prepare, preloaded=preloaded, is_guardian=True)
+        zygote.main(descriptor, _prepare, is_guardian=True)
     except BaseException as error:  # `import torch` wraps what the set-up of virtual GPUs raises
         refusal = _find_refusal(error)
         if refusal is None:

@@ -19,7 +19,7 @@ import signal
 import socket
 import struct
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.launch.burial import Undertaker, adopt_orphans, end_children
@@ -28,7 +28,8 @@ from phalanx.launch.rank_process import Job
 _LENGTH = struct.Struct("!Q")
 _FDS_PER_MESSAGE = 200
 _BETWEEN_LOOKS_S = 0.1
-PRELOADED = ("torch", "phalanx.groups.connect")
+# What most programs need first: ranks have it when they are born.
+_PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 
 
 def send_job(control: socket.socket, job: Job, descriptors: list[int]) -> None:
@@ -212,7 +213,6 @@ def main(
     descriptor: int,
     prepare: Callable[[], None] = lambda: None,
     *,
-    preloaded: Sequence[str] = PRELOADED,
     is_guardian: bool = False,
     is_forkable: Callable[[], bool] = lambda: True,
 ) -> None:
@@ -221,7 +221,6 @@ def main(
     Args:
         descriptor: The control socket.
         prepare: What else to do before ranks are forked.
-        preloaded: The modules to import.
         is_guardian: Whether to end also what ranks leave behind.
         is_forkable: Tells whether forks can do all they shall; threads are looked for in any case.
     """
@@ -230,7 +229,7 @@ def main(
     if is_guardian:
         adopt_orphans()
     gc.disable()  # an import makes hundreds of thousands of objects that stay: looking through them takes a fifth of it
-    for name in preloaded:
+    for name in _PRELOADED:
         importlib.import_module(name)
     prepare()
     _skip_torchs_housekeeping()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from phalanx.engine import GroupSegment, create_group_segment
+from phalanx.launch.ports import claim_port
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import EXIT_PATIENCE_S, Crew, wait_for_exit
@@ -15,7 +16,6 @@ from phalanx.testing.meetings import open_meeting
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, packed, take_part
-from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.terminal import Terminal
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.launch.context import LaunchContext, current_context, set_process_context
-from phalanx.settings import set_environment
+from phalanx.settings import set_placement
 from phalanx.testing import coverage_of_ranks, left_behind
 from phalanx.testing.line import Line
 from phalanx.testing.rank_report import RankReport
@@ -44,7 +44,7 @@ class Place:
 def take_part(place: Place, descriptor: int, line: Line, run: Callable[[], RankReport]) -> RankReport:
     """Be a rank for the time of one task."""
     set_process_context(place.context(descriptor, is_thread=False, line=line))
-    _set_variables(place)
+    set_placement(place.rank, place.size, place.port)
     try:
         report = run()
     finally:
@@ -94,15 +94,3 @@ def packed(report: RankReport) -> bytes:
             found.category = UserWarning
         report.properties = [(name, repr(value)) for name, value in report.properties]
         return pickle.dumps(report)
-
-
-def _set_variables(place: Place) -> None:
-    """For code that finds its place by itself, as under torchrun."""
-    set_environment(
-        RANK=str(place.rank),
-        LOCAL_RANK=str(place.rank),
-        WORLD_SIZE=str(place.size),
-        LOCAL_WORLD_SIZE=str(place.size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(place.port),
-    )

@@ -14,6 +14,7 @@ import pytest
 from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import UsageError
 from phalanx.launch.nursery import NotForkableError, ZygoteClient
+from phalanx.launch.ports import claim_port
 from phalanx.testing.crew import Crew, TaskInterrupted
 from phalanx.testing.debugger import Debugger
 from phalanx.testing.ending import Ending
@@ -23,7 +24,6 @@ from phalanx.testing.inherited import check_fixtures, has_initialised_cuda, wide
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import open_meeting
 from phalanx.testing.plan import Defaults, Plan
-from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_fixtures import DeferredFixture
 from phalanx.testing.rank_report import RankReport, caught_warnings
 from phalanx.testing.rank_test import RankTest

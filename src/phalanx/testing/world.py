@@ -17,12 +17,12 @@ from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
 from phalanx.launch.context import current_context
 from phalanx.launch.nursery import shared_zygote
+from phalanx.launch.ports import claim_port
 from phalanx.launch.sending import pack
 from phalanx.testing.crew import Crew
 from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import open_meeting
-from phalanx.testing.ports import claim_port
 from phalanx.testing.rank_report import RankReport, report_failure
 from phalanx.testing.terminal import NoTerminal
 from phalanx.testing.thread_output import ThreadOutput

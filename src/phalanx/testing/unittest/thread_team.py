@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.groups.living import living_groups
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
-from phalanx.testing.ports import claim_port
+from phalanx.launch.ports import claim_port
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.unittest import return_codes

@@ -50,11 +50,11 @@ def read_options(given: Any, op: Any = None, root: int | None = None, timeout: t
     Raises:
         UsageError: The reduction is not one of torch's.
     """
-    if given is None or isinstance(given, _SHORT_FORMS):  # the reduction may be given by position
-        return CallOptions(read_op(given if op is None else op), root or 0, read_timeout(timeout), True)
     kind = type(given)
-    if op is None and kind in _WITH_OP:
-        op = given.reduceOp
+    if kind in _WITH_OP:
+        op = given.reduceOp if op is None else op
+    elif given is None or kind in _SHORT_FORMS:  # the reduction may be given by position
+        return CallOptions(read_op(given if op is None else op), root or 0, read_timeout(timeout), True)
     if root is None and kind in _WITH_ROOT:
         root = given.rootRank
     seconds = read_timeout(given.timeout if timeout is None else timeout)

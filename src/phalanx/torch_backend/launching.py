@@ -98,7 +98,9 @@ class LaunchingGroup(naming.NamedGroup):
             effects = Effects(event, shown, result, options.root == self._rank_of_self)
             return self._launch_on_device(Ticket.draw(order, effects, self._lane), effects, options, call, args)
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
-            source = call(*args, timeout_s=options.timeout_s)
+            # Without keywords Python makes no dictionary for them.
+            limit = options.timeout_s
+            source = call(*args) if limit is None else call(*args, timeout_s=limit)
             return FinishedWork.of(result, source)
         with profiling.Recording(self._backend_name, event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)

@@ -365,6 +365,8 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _as_list(tensors: Any) -> list[Tensor]:
+    if type(tensors) is list:  # what torch itself passes; other questions take longer
+        return tensors[:]
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 

@@ -13,8 +13,7 @@ demo: $(VENV)/.devices
 	@$(BIN)/python examples/01_train_characters.py
 
 # Tests whose processes keep one core busy run two at a time; all others have the machine to themselves.
-SIDE_BY_SIDE := $(addprefix tests/,bench cli cuda devices doctor property stand_in testing_unittest timeline torch_training \
-  $(addprefix conformance/test_,part_processes.py upstream.py upstream_on_virtual_gpus.py))
+SIDE_BY_SIDE := $(addprefix tests/,bench cuda devices property stand_in testing_unittest timeline torch_training)
 test: $(VENV)/.devices
 	@bad=0; $(BIN)/python -m pytest -q $(SIDE_BY_SIDE:%=--ignore=%) || bad=1; \
 	 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(SIDE_BY_SIDE) || bad=1; exit $$bad

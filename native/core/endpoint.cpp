@@ -173,7 +173,8 @@ void Endpoint::begin(const Call& call) {
   throw_if_faulty();
   if (seq() > kPosts) await_departure(call, seq() - kPosts);
   if (!unseen_.empty() && unseen_.front() + kPosts <= seq()) compare_oldest_unseen();  // its post is about to be reused
-  journal_.begin(seq(), call);
+  is_written_down_ = false;
+  if (call.is_on_device) write_down(call);
   place_ = 0;
 }
 
@@ -192,6 +193,7 @@ void Endpoint::publish(const Call& call, const std::byte* data, std::size_t byte
   layout_.progress(rank_).arrived.store(seq(), std::memory_order_release);
   // Pairs with the load in await_arrivals: payload and signature are visible first.
   post.seq.store(seq(), std::memory_order_seq_cst);
+  write_down(call);
   wake_sleepers();
 }
 
@@ -256,6 +258,7 @@ void Endpoint::compare_unseen(Seq seq) {
 }
 
 Stage Endpoint::claim_stage(const Call& call, StageUse use, const Filling& filling) {
+  write_down(call);
   if (!is_stage_reserved_) {
     try {
       reserve(layout_.stage(rank_), layout_.stage_bytes());

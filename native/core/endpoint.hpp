@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "call.hpp"
@@ -185,6 +186,11 @@ class Endpoint {
   bool is_crowded() const noexcept { return layout_.header().is_crowded != 0; }
 
  private:
+  // Into the journal, before this rank waits for anybody. With nothing to wait for that is when the post is out: peers need that,
+  // and what is done while theirs come costs no time. See await_entry().
+  void write_down(const Call& call) noexcept {
+    if (!std::exchange(is_written_down_, true)) journal_.begin(seq(), call);
+  }
   void await_arrivals(const Call& call, int first, int last);
   void compare(const Call& call, int peer);
   void compare_unseen(Seq seq);
@@ -214,6 +220,7 @@ class Endpoint {
   std::uint32_t fork_generation_;
   Patience patience_;
   Journal journal_;
+  bool is_written_down_ = false;    // this operation
   SharedWriter slot_writer_, stage_writer_;
   Spread spread_;
   Peers peers_;

@@ -25,6 +25,18 @@ std::uint64_t unpack_dim(const PackedShape& packed, std::uint32_t num_dims, std:
   return packed.words[dim / per_word] >> dim % per_word * bits & ((1ull << bits) - 1);
 }
 
+const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq) noexcept {
+  constexpr int kLooks = 200;
+  constexpr unsigned kBetweenLooksUs = 100;
+  const JournalEntry& entry = layout.journal(rank, seq);
+  for (int look = 0;; ++look) {
+    const Seq found = entry.seq.load(std::memory_order_acquire);
+    if (found == seq) return &entry;
+    if (found > seq || layout.progress(rank).arrived.load(std::memory_order_acquire) < seq || look == kLooks) return nullptr;
+    usleep(kBetweenLooksUs);
+  }
+}
+
 void Journal::do_special(Seq seq, const Call& call) noexcept {
   if (is_stale_.exchange(false)) end_sleep();
   collective_ = record(RecordKind::kCollective, seq, call, call.count);

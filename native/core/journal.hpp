@@ -127,4 +127,8 @@ class Journal {
   std::vector<std::unique_ptr<Trace>> traces_;  // all there ever were: another thread may still write into one
 };
 
+// The rank's entry of an operation, or null when there is none (any more). Of one that the rank has arrived at, the entry may be
+// a moment away, for ranks post first and write then: longer only if the rank was stopped or killed in between.
+const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq) noexcept;
+
 }  // namespace phalanx

@@ -51,10 +51,11 @@ class FrameWalk {
     char owner;
 #endif
   };
-  static constexpr char kOwnedByNativeStack = 3;  // where C called Python; since 3.12
-
   void skip_native() noexcept {
+#if PY_VERSION_HEX >= 0x030c0000
+    constexpr char kOwnedByNativeStack = 3;  // where C called Python
     while (frame_ != nullptr && frame_->owner == kOwnedByNativeStack) frame_ = frame_->previous;
+#endif
   }
 
   const Frame* frame_;

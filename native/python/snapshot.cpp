@@ -50,9 +50,8 @@ nb::object entry_of(const Layout& layout, int rank, const JournalEntry& entry) {
 }
 
 nb::object entry_with(const Layout& layout, int rank, Seq seq) {
-  const JournalEntry& found = layout.journal(rank, seq);
-  if (found.seq.load(std::memory_order_acquire) != seq) return nb::none();
-  return entry_of(layout, rank, found);
+  const JournalEntry* const found = await_entry(layout, rank, seq);
+  return found == nullptr ? nb::none() : entry_of(layout, rank, *found);
 }
 
 }  // namespace

@@ -120,6 +120,35 @@ TEST(a_reader_never_sees_a_mixture_of_two_entries) {
   });
 }
 
+TEST(an_entry_is_waited_for_when_its_post_is_out) {
+  run_threads(small_shape(2), [](const EndpointPtr& endpoint) {
+    // Rank 0 writes every entry only when rank 1 has begun to look for it.
+    const Layout& layout = endpoint->layout();
+    constexpr Seq kCount = 50;
+    for (Seq seq = 1; seq <= kCount; ++seq) {
+      if (endpoint->rank() == 0) {
+        CHECK(await_entry(layout, 0, seq) == nullptr);  // not arrived: nothing to wait for
+        layout.progress(0).arrived.store(seq);
+        while (layout.progress(1).arrived.load() != seq) sched_yield();
+        Journal(layout, 0).begin(seq, barrier_call());
+        while (layout.progress(1).finished.load() != seq) sched_yield();
+      } else {
+        while (layout.progress(0).arrived.load() != seq) sched_yield();
+        layout.progress(1).arrived.store(seq);
+        const JournalEntry* const found = await_entry(layout, 0, seq);
+        CHECK(found != nullptr);
+        CHECK_EQUAL(found->seq.load(), seq);
+        layout.progress(1).finished.store(seq);
+      }
+    }
+    if (endpoint->rank() == 0) return;
+    const std::int64_t start = monotonic_ns();
+    layout.progress(0).arrived.store(kCount + 1);
+    CHECK(await_entry(layout, 0, kCount + 1) == nullptr);  // never written: the wait has an end
+    CHECK(monotonic_ns() - start < 5'000'000'000);
+  });
+}
+
 TEST(sizes_are_kept_in_two_words) {
   const std::uint64_t shape[kShapeDims] = {3'000'000, 5, 1, 7, 1'000'000, 2};
   for (std::uint32_t num_dims = 0; num_dims <= kShapeDims; ++num_dims) {

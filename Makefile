@@ -12,11 +12,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(VENV)/.devices
 	@$(BIN)/python examples/01_train_characters.py
 
-# Tests whose processes keep one core busy run two at a time; all others have the machine to themselves.
-SIDE_BY_SIDE := $(addprefix tests/,bench cuda devices property stand_in testing_unittest timeline torch_training)
+# Tests that fill the machine run alone; of all others, whose processes keep about one core busy, two at a time.
+ALONE := tests/contract tests/stress
 test: $(VENV)/.devices
-	@bad=0; $(BIN)/python -m pytest -q $(SIDE_BY_SIDE:%=--ignore=%) || bad=1; \
-	 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(SIDE_BY_SIDE) || bad=1; exit $$bad
+	@bad=0; $(BIN)/python -m pytest -q $(ALONE) || bad=1; \
+	 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(ALONE:%=--ignore=%) || bad=1; exit $$bad
 
 check: $(VENV)/.devices
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./check

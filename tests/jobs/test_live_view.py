@@ -24,18 +24,25 @@ def script(tmp_path: Path) -> Path:
         tmp_path,
         """
         import sys, time
+        from pathlib import Path
         import torch, phalanx
         group = phalanx.connect()
         group.all_reduce(torch.ones(1000))
         print("\\x1b[31mred words\\x1b[0m", flush=True)
         print("old\\rbar 50%", end="", file=sys.stderr, flush=True)
-        if group.rank == 1:
-            time.sleep(float(sys.argv[1]))
+        until = time.monotonic() + 60
+        while group.rank == 1 and not Path(sys.argv[1]).exists() and time.monotonic() < until:
+            time.sleep(0.01)
         group.barrier()
         print(" and gone", file=sys.stderr)
         """,
         "train.py",
     )
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    return tmp_path / "go on"
 
 
 @pytest.fixture
@@ -47,32 +54,35 @@ def terminals() -> Iterator[list[Any]]:
 
 
 def _start(terminals: list[Any], *arguments: object, columns: int = 120) -> Any:
+    # pytest-xdist tells its workers how wide its own terminal is.
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     child = pexpect.spawn(
         COMMAND[0],
         [*COMMAND[1:], *map(str, arguments)],
         dimensions=(24, columns),
         timeout=20,
         encoding="utf-8",
-        env={**os.environ, "TERM": "xterm-256color"},
+        env={**environment, "TERM": "xterm-256color"},
     )
     terminals.append(child)
     return child
 
 
-def test_a_terminal_shows_the_ranks_and_their_lines(script: Path, terminals: list[Any]) -> None:
-    child = _start(terminals, "-n", 2, script, 2)
+def test_a_terminal_shows_the_ranks_and_their_lines(script: Path, terminals: list[Any], gate: Path) -> None:
+    child = _start(terminals, "-n", 2, script, gate)
     child.expect("phalanx run  train  2 ranks")
     child.expect("starting")
     child.expect(r"\[rank \d\]\x1b\[0m \x1b\[31mred words\x1b\[0m")
     child.expect(r"waiting[^\n]*barrier #2, train.py:\d+, for rank 1 [^\n]*bar 50%")
+    gate.touch()
     child.expect("phalanx run: 2 ranks done in ")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
 
 
-def test_ctrl_c_ends_the_job_and_leaves_a_clean_terminal(script: Path, terminals: list[Any]) -> None:
-    child = _start(terminals, "-n", 2, script, 60)
+def test_ctrl_c_ends_the_job_and_leaves_a_clean_terminal(script: Path, terminals: list[Any], gate: Path) -> None:
+    child = _start(terminals, "-n", 2, script, gate)
     child.expect("for rank 1")
     child.sendintr()
     child.expect("phalanx run: ended by SIGINT")
@@ -84,7 +94,7 @@ def test_ctrl_c_ends_the_job_and_leaves_a_clean_terminal(script: Path, terminals
 
 
 def test_plain_can_be_had_on_a_terminal_too(script: Path, terminals: list[Any]) -> None:
-    child = _start(terminals, "-n", 2, "--plain", script, 0)
+    child = _start(terminals, "-n", 2, "--plain", script, script)
     child.expect(pexpect.EOF)
     lines = sorted(child.before.split("\r\n"))
     assert lines == [
@@ -93,8 +103,8 @@ def test_plain_can_be_had_on_a_terminal_too(script: Path, terminals: list[Any]) 
     ]
 
 
-def test_a_terminal_that_goes_away_ends_the_job(script: Path, terminals: list[Any]) -> None:
-    child = _start(terminals, "-n", 2, script, 60)
+def test_a_terminal_that_goes_away_ends_the_job(script: Path, terminals: list[Any], gate: Path) -> None:
+    child = _start(terminals, "-n", 2, script, gate)
     child.expect("for rank 1")
     child.close(force=False)
     assert child.exitstatus == 128 + signal.SIGHUP or child.signalstatus == signal.SIGHUP

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send_recv")
 SIZES = (4, 4096, 65536, 1 << 20, 16 << 20, 64 << 20)
 # phalanx_torch: the same engine, called through torch.distributed. copy: no communication at all; every rank copies as
-# many bytes as the operation must at least write on it, all at once.
-CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich", "copy")
+# many bytes as the operation must at least write on it, all at once. torch_alone: none either; torch's own calls, over
+# a backend in C++ that meets nobody: see worker_torch.
+CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich", "copy", "torch_alone")
+CALL_BYTES = 65536  # up to which it is the call that costs, and not the bytes
 TRAINING = ("local_step", "silent_ddp_step", "ddp_step", "fsdp_step")
 TRAINING_CONTENDERS = ("phalanx_torch", "gloo")
 ITEM_BYTES = 4

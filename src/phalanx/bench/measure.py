@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from phalanx.bench.cases import Case, Sample
+from phalanx.bench.cases import CALL_BYTES, Case, Sample
 from phalanx.bench.teams import Team
 
 _TURN_S = 0.02  # how long a contender runs at a time
@@ -51,8 +51,7 @@ def measure_cases(
 
 
 def _measure_case(case: Case, teams: Sequence[Team], rounds: int) -> list[Sample]:
-    if case.bytes == 0:
-        teams = [team for team in teams if team.contender != "copy"]
+    teams = [team for team in teams if _takes_part(team.contender, case)]
     correct = {team.contender: team.prepare(case) for team in teams}
     iterations = {team.contender: _calibrate(team) for team in teams}
     times: dict[str, list[float]] = {team.contender: [] for team in teams}
@@ -67,6 +66,12 @@ def _measure_case(case: Case, teams: Sequence[Team], rounds: int) -> list[Sample
         Sample(case, team.contender, tuple(value * scale for value in times[team.contender]), correct[team.contender])
         for team in teams
     ]
+
+
+def _takes_part(contender: str, case: Case) -> bool:
+    if contender == "torch_alone":
+        return case.bytes <= CALL_BYTES
+    return contender != "copy" or case.bytes != 0
 
 
 def _calibrate(team: Team) -> int:

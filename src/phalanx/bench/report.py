@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from phalanx.bench.cases import CONTENDERS, Sample
+from phalanx.bench.cases import CALL_BYTES, CONTENDERS, Sample
 from phalanx.engine import usable_cores
 
 Row = dict[str, Any]
@@ -139,6 +139,7 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
         table.add_row(*cells)
     console.print(table)
     _print_bounded(console, rows, against["gloo"])
+    _print_bounded_by_torch(console, rows, through_torch)
     for name, values in against.items():
         if values:
             worst = min(values, key=lambda case: values[case])
@@ -156,6 +157,23 @@ def _print_bounded(console: Console, rows: Sequence[Row], against_gloo: dict[tup
     console.print(
         "below the asked ratio to gloo (100 up to 4 KiB, 20 up to 64 KiB, 4 above): "
         f"{len(short)} of {len(against_gloo)} rows; in {len(bounded)} of them a plain copy of the bytes would be too"
+    )
+
+
+def _print_bounded_by_torch(
+    console: Console, rows: Sequence[Row], through_torch: dict[tuple[str, int, int], float]
+) -> None:
+    """Say where the distance from Gloo that is asked of calls through torch is more than torch or memory allows."""
+    floors = [ratios(rows, "gloo", name) for name in ("torch_alone", "copy")]
+    if not through_torch:
+        return
+    asked = {case: 30 if case[2] <= CALL_BYTES else 4 for case in through_torch}
+    short = [case for case, ratio in through_torch.items() if ratio < asked[case]]
+    bounded = [case for case in short if any(floor.get(case, asked[case]) < asked[case] for floor in floors)]
+    console.print(
+        "below the asked ratio to gloo through torch (30 up to 64 KiB, 4 above): "
+        f"{len(short)} of {len(through_torch)} rows; in {len(bounded)} of them torch's own calls, over a backend that "
+        "meets nobody, or a plain copy of the bytes would be too"
     )
 
 

@@ -36,6 +36,10 @@ class _Contender:
         self.rank, self.ranks = rank, ranks
         self.calls: dict[str, Callable[..., Any]] = {}
 
+    def meet(self) -> None:
+        """Wait for the other ranks."""
+        self.calls["barrier"]()
+
     def prepare(self, operation: str, size: int) -> Prepared:
         """Return a call, its arguments, and a check of its effect after one call."""
         count = max(size // ITEM_BYTES, 1)
@@ -147,12 +151,12 @@ class PlainCopies(_Contender):
 class TorchDistributed(_Contender):
     """torch.distributed over one of its backends."""
 
-    def __init__(self, rank: int, ranks: int, store: str, backend: str) -> None:
+    def __init__(self, rank: int, ranks: int, backend: str, **place: Any) -> None:
         super().__init__(rank, ranks)
         import torch.distributed as dist
 
         warnings.simplefilter("ignore")
-        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
+        dist.init_process_group(backend, rank=rank, world_size=ranks, **place)
         self.calls = {
             "all_reduce": dist.all_reduce,
             "all_gather": dist.all_gather_into_tensor,
@@ -177,9 +181,31 @@ class TorchDistributed(_Contender):
         return training.fsdp_step()
 
 
+class TorchAlone(TorchDistributed):
+    """What torch.distributed itself needs: its calls on every rank, over a backend in C++ that meets nobody.
+
+    It does nothing, except that it copies a rank's own bytes where there is an output apart from the input.
+    """
+
+    def __init__(self, group: SharedMemoryGroup) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        super().__init__(group.rank, group.size, "fake", store=FakeStore())
+        self._meet = group.barrier
+
+    def prepare(self, operation: str, size: int) -> Prepared:
+        """Return the call, without a check: there is no result."""
+        call, arguments, _ = super().prepare(operation, size)
+        return call, arguments, lambda: True
+
+    def meet(self) -> None:
+        """Wait for the other ranks, which its own barrier does not."""
+        self._meet()
+
+
 def _time(contender: _Contender, call: Callable[..., Any], arguments: tuple[Any, ...], iterations: int) -> float:
     bound = functools.partial(call, *arguments)  # the quickest way to call anything again and again
-    contender.calls["barrier"]()
+    contender.meet()
     start = time.perf_counter()
     for _ in itertools.repeat(None, iterations):
         bound()
@@ -194,8 +220,10 @@ def serve(kind: str, address: str, store: str) -> None:
         contender: _Contender = Phalanx(group)
     elif kind == "copy":
         contender = PlainCopies(group)
+    elif kind == "torch_alone":
+        contender = TorchAlone(group)
     else:
-        contender = TorchDistributed(group.rank, group.size, store, _BACKENDS[kind])
+        contender = TorchDistributed(group.rank, group.size, _BACKENDS[kind], init_method=f"file://{store}")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect("\0" + address)
     stream = connection.makefile("rw")

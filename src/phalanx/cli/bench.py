@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.bench.cases import Case, Sample
 
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "send_recv")
-_CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich", "copy")
+_CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich", "copy", "torch_alone")
 _SIZES = "4,4096,65536,1048576,16777216,67108864"
 
 

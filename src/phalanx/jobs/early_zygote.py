@@ -31,9 +31,9 @@ def start_early(arguments: Sequence[str]) -> None:
     """Start it if the arguments of `phalanx run` look as if it will be wanted."""
     fill_standard_streams()
     if arguments and not any(word.partition("=")[0] in _NOT_YET for word in arguments):
+        _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))  # the zygote lets them in for itself
         _early.append(start_zygote(None))
         atexit.register(_end_unused)
-        _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))
 
 
 def fill_standard_streams() -> None:

@@ -25,6 +25,7 @@ from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE
 from phalanx.jobs.main_module import run_main, without_own_frames
 from phalanx.jobs.notes import describe_end
 from phalanx.jobs.program import Program
+from phalanx.jobs.signals import TAKEN_SIGNALS
 from phalanx.launch import zygote
 from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception
@@ -51,6 +52,7 @@ class RankTask:
 
 def be_zygote(descriptor: int) -> None:
     """Be the process that the ranks of a job are forked from."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN_SIGNALS)  # see start_early(); ranks start with none held back
     try:
         zygote.main(descriptor, _prepare, is_guardian=True)
     except BaseException as error:  # `import torch` wraps what the set-up of virtual GPUs raises

@@ -244,6 +244,22 @@ def test_a_receive_of_the_wrong_size_raises(rank: int) -> None:
             dist.recv(torch.zeros(3), 0)
 
 
+def test_calls_that_were_waited_for_leave_no_work(process_group: Any, rank: int) -> None:
+    options = dist.AllreduceOptions()
+    assert options.asyncOp  # whoever says nothing gets a work
+    value = _mine(3)
+    process_group.allreduce([value], options).wait()
+    options.asyncOp = False
+    assert process_group.allreduce([value], options) is None
+    _same(value, 2 * (_of(0, 3) + _of(1, 3)))
+    if rank == 0:
+        dist.send(value, 1)
+    else:
+        received = torch.zeros(3)
+        assert dist.recv(received) == 0  # the work of a receive knows the sender
+        _same(received, value)
+
+
 @pytest.mark.parametrize("level", ["OFF", "INFO", "DETAIL"])
 def test_debug_levels_are_accepted(level: str) -> None:
     dist.set_debug_level(getattr(dist.DebugLevel, level))

@@ -141,7 +141,7 @@ class NcclStandIn(StandInGroup):
         options: CallOptions,
         call: Callable[..., Any],
         *args: Any,
-    ) -> FinishedWork:
+    ) -> FinishedWork | None:
         if is_integer_average(options, shown):
             results = [] if event == "reduce" and options.root != self.rank() else result
             call = averaging(call, self.size(), results)

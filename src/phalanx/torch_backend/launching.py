@@ -88,8 +88,13 @@ class LaunchingGroup(naming.NamedGroup):
         options: CallOptions,
         call: Callable[..., Any],
         *args: Any,
-    ) -> FinishedWork:
-        """Start one operation; `shown` are the tensors that the profiler shows."""
+    ) -> FinishedWork | None:
+        """Start one operation; `shown` are the tensors that the profiler shows.
+
+        Returns:
+            The work; None when it is over, and was not asked to go on behind the caller: torch takes that for done. A
+            receive has one in any case, which knows the sender.
+        """
         self._num_calls += 1
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
@@ -101,7 +106,7 @@ class LaunchingGroup(naming.NamedGroup):
             # Without keywords Python makes no dictionary for them.
             limit = options.timeout_s
             source = call(*args) if limit is None else call(*args, timeout_s=limit)
-            return FinishedWork.of(result, source)
+            return None if source is None else FinishedWork.of(result, source)
         with profiling.Recording(self._backend_name, event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
@@ -109,7 +114,7 @@ class LaunchingGroup(naming.NamedGroup):
 
     def _launch_on_device(
         self, ticket: Ticket, effects: Effects, options: CallOptions, call: Callable[..., Any], args: Sequence[Any]
-    ) -> FinishedWork:
+    ) -> FinishedWork | None:
         """Do that with tensors of a device that has streams."""
         if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
             try:
@@ -118,7 +123,7 @@ class LaunchingGroup(naming.NamedGroup):
                 self._habits.telling.told()
                 raise translated(error, self._habits.rules) from error.__cause__
             ticket.wait()
-            return FinishedWork.of(effects.result, source)
+            return None if source is None else FinishedWork.of(effects.result, source)
         loan = Loan(args)
         with self._record(*effects[:3]) as recording:
             native = call(*loan.arguments, timeout_s=options.timeout_s, async_op=True)

@@ -177,6 +177,7 @@ Moment::Moment(Gpu& gpu, CudaStream stream) : gpu_(gpu) {
   if (capture != 0)
     throw std::logic_error("the current stream is being captured into a CUDA graph, which can't hold an operation that "
                            "ranks meet for on the host; call it outside torch.cuda.graph()");
+  if (cuda().query_stream(stream) == kCudaSuccess) return;
   event_ = gpu.take_event();
   const CudaResult result = cuda().record_event(event_, stream);
   if (result == kCudaSuccess) return;
@@ -184,9 +185,12 @@ Moment::Moment(Gpu& gpu, CudaStream stream) : gpu_(gpu) {
   cuda().fail(result, "mark a place in the stream");
 }
 
-Moment::~Moment() { gpu_.give_event(event_); }
+Moment::~Moment() {
+  if (event_ != nullptr) gpu_.give_event(event_);
+}
 
 bool Moment::has_passed() const {
+  if (event_ == nullptr) return true;
   const Current current(gpu_);
   const CudaResult result = cuda().query_event(event_);
   if (result == kCudaNotReady) return false;

@@ -33,12 +33,14 @@ class Moment {
   Moment(const Moment&) = delete;
 
   Gpu& gpu() const noexcept { return gpu_; }
+  // Null when all that was on the stream was over already: mostly, and an event would have to go through the GPU, which
+  // processes have by turns.
   CudaEvent event() const noexcept { return event_; }
   bool has_passed() const;
 
  private:
   Gpu& gpu_;
-  CudaEvent event_;
+  CudaEvent event_ = nullptr;
 };
 
 // Memory of our own on a GPU; goes back to it for reuse.

@@ -154,7 +154,8 @@ bool DeviceOperation::load(Pieces& pieces) const {
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     const TensorView& view = operands_[i].view;
     if (!pieces.scratch[i] || !operands_[i].is_read) continue;
-    if (!is_copied) cuda().check(cuda().stream_wait(rank_->stream(), ready_->event(), 0), "wait for the current stream");
+    if (!is_copied && ready_->event() != nullptr)
+      cuda().check(cuda().stream_wait(rank_->stream(), ready_->event(), 0), "wait for the current stream");
     is_copied = true;
     if (!view.is_contiguous()) {
       pack(*rank_, view, pieces.whole[i].data);

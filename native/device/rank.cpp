@@ -117,6 +117,7 @@ void DeviceRank::hold_until_untouched() noexcept {
 }
 
 void DeviceRank::await(const Call& call, CudaEvent event, int rank) {
+  if (event == nullptr) return;
   const Deadline deadline(call.deadline_ns, call.paused_ns);
   int looks = 0;
   poll(endpoint_.is_crowded(), [&] {
@@ -135,8 +136,12 @@ void DeviceRank::await(const Call& call, CudaEvent event, int rank) {
 }
 
 void DeviceRank::finish() {
-  const Moment end(gpu_, stream_);
-  poll(endpoint_.is_crowded(), [&] { return end.has_passed(); });
+  poll(endpoint_.is_crowded(), [&] {
+    const CudaResult result = cuda().query_stream(stream_);
+    if (result == kCudaNotReady) return false;
+    cuda().check(result, "finish the operation");
+    return true;
+  });
 }
 
 Card DeviceRank::make_card(const Operands& operands) {

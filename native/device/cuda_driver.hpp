@@ -66,6 +66,7 @@ const CudaPaths& cuda_paths();
   F(create_stream, "cuStreamCreateWithPriority", CudaStream*, unsigned, int)                                               \
   F(synchronize_stream, "cuStreamSynchronize", CudaStream)                                                                 \
   F(query_stream, "cuStreamQuery", CudaStream)                                                                             \
+  F(stream_flags, "cuStreamGetFlags", CudaStream, unsigned*)                                                               \
   F(stream_wait, "cuStreamWaitEvent", CudaStream, CudaEvent, unsigned)                                                     \
   F(stream_is_capturing, "cuStreamIsCapturing", CudaStream, int*)                                                          \
   F(create_event, "cuEventCreate", CudaEvent*, unsigned)                                                                   \

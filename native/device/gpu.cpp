@@ -170,6 +170,18 @@ Scratch::Scratch(Gpu& gpu, std::size_t bytes) : gpu_(gpu), bytes_(std::bit_ceil(
 
 Scratch::~Scratch() { gpu_.give_memory(address_, bytes_, std::move(busy_until_)); }
 
+namespace {
+
+// Of CUDA's default stream that is also said of the streams it waits for; but of one of those, not of the default stream, for which
+// it waits in turn. torch's own streams are no such ones.
+bool is_idle(CudaStream stream) {
+  unsigned flags = 0;
+  const bool is_alone = stream == nullptr || (cuda().stream_flags(stream, &flags) == kCudaSuccess && (flags & kStreamNonBlocking) != 0);
+  return is_alone && cuda().query_stream(stream) == kCudaSuccess;
+}
+
+}  // namespace
+
 Moment::Moment(Gpu& gpu, CudaStream stream) : gpu_(gpu) {
   const Current current(gpu);
   int capture = 0;
@@ -177,7 +189,7 @@ Moment::Moment(Gpu& gpu, CudaStream stream) : gpu_(gpu) {
   if (capture != 0)
     throw std::logic_error("the current stream is being captured into a CUDA graph, which can't hold an operation that "
                            "ranks meet for on the host; call it outside torch.cuda.graph()");
-  if (cuda().query_stream(stream) == kCudaSuccess) return;
+  if (is_idle(stream)) return;
   event_ = gpu.take_event();
   const CudaResult result = cuda().record_event(event_, stream);
   if (result == kCudaSuccess) return;

@@ -175,6 +175,12 @@ EXPORT Result cuStreamQuery(void* handle) {
   return stream->is_idle() ? kSuccess : kNotReady;
 }
 
+EXPORT Result cuStreamGetFlags(void* handle, unsigned* flags) {
+  FIND_STREAM(stream, handle);
+  *flags = handle == nullptr ? 0 : 1;  // non-blocking
+  return kSuccess;
+}
+
 EXPORT Result cuStreamIsCapturing(void* handle, int* status) {
   FIND_STREAM(stream, handle);
   *status = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -111,6 +112,24 @@ def test_expandable_segments_go_through_the_host_with_one_warning(
     staged = [text for text in caplog.messages if "go through the host, which is slow" in text]
     assert len(staged) == 1
     assert "expandable segments" in staged[0]
+
+
+@on_gpu(4)
+def test_streams_that_wait_for_each_other_unasked_do_so_in_a_collective(device: torch.device, group: Group) -> None:
+    value = torch.zeros(1 << 18, device=device)
+    driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert driver.cuStreamCreate(ctypes.byref(handle), 0) == 0  # 0: blocking, as some libraries' streams are
+    blocking = torch.cuda.ExternalStream(handle.value, device=device)
+    default = torch.cuda.default_stream(device)
+    for first, second in ((default, blocking), (blocking, default)) * 5:
+        with torch.cuda.stream(first):
+            value.zero_()
+            torch.cuda._sleep(10_000_000)
+            value.fill_(1.0)
+        with torch.cuda.stream(second):
+            group.all_reduce(value)
+        torch.cuda.synchronize(device)
+        assert _is_all(value, group.size)
 
 
 @on_gpu(4)

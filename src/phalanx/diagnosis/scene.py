@@ -64,6 +64,8 @@ class Scene:
         entry, begun = row["entry"], row["begun"]
         if begun is not None and begun["device"] == "cuda":
             return f"has called {_called(begun)}, and waits until its GPU has done what it was given before"
+        if entry is None and row["arrived"] != 0:  # it was stopped, or killed, between its post and its entry
+            return f"has begun collective #{row['arrived']} and not yet written down what it is"
         if entry is None:
             return "has not called anything yet"
         is_over = row["finished"] >= entry["seq"]

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -138,8 +138,13 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
             cells.append("-" if ratio is None else f"{style}{ratio:.3g}")
         table.add_row(*cells)
     console.print(table)
-    _print_bounded(console, rows, against["gloo"])
-    _print_bounded_by_torch(console, rows, through_torch)
+    floors = {"copy": "a plain copy of the bytes"}
+    what = "gloo (100 up to 4 KiB, 20 up to 64 KiB, 4 above)"
+    _print_bounded(console, rows, against["gloo"], asked_of_gloo, floors, what)
+    if through_torch:
+        floors["torch_alone"] = "torch's own calls, over a backend that meets nobody,"
+        what = "gloo through torch (30 up to 64 KiB, 4 above)"
+        _print_bounded(console, rows, through_torch, asked_through_torch, floors, what)
     for name, values in against.items():
         if values:
             worst = min(values, key=lambda case: values[case])
@@ -149,37 +154,41 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
             )
 
 
-def _print_bounded(console: Console, rows: Sequence[Row], against_gloo: dict[tuple[str, int, int], float]) -> None:
-    """Say where the asked distance from Gloo is more than memory allows."""
-    copies = ratios(rows, "gloo", "copy")
-    short = [case for case, ratio in against_gloo.items() if ratio < asked_of_gloo(case[2])]
-    bounded = [case for case in short if case in copies and copies[case] < asked_of_gloo(case[2])]
-    console.print(
-        "below the asked ratio to gloo (100 up to 4 KiB, 20 up to 64 KiB, 4 above): "
-        f"{len(short)} of {len(against_gloo)} rows; in {len(bounded)} of them a plain copy of the bytes would be too"
-    )
-
-
-def _print_bounded_by_torch(
-    console: Console, rows: Sequence[Row], through_torch: dict[tuple[str, int, int], float]
+def _print_bounded(
+    console: Console,
+    rows: Sequence[Row],
+    achieved: dict[tuple[str, int, int], float],
+    asked: Callable[[int], float],
+    floors: dict[str, str],
+    what: str,
 ) -> None:
-    """Say where the distance from Gloo that is asked of calls through torch is more than torch or memory allows."""
-    floors = [ratios(rows, "gloo", name) for name in ("torch_alone", "copy")]
-    if not through_torch:
-        return
-    asked = {case: 30 if case[2] <= CALL_BYTES else 4 for case in through_torch}
-    short = [case for case, ratio in through_torch.items() if ratio < asked[case]]
-    bounded = [case for case in short if any(floor.get(case, asked[case]) < asked[case] for floor in floors)]
+    """Say where the asked distance from Gloo is more than the machine, or torch, allows.
+
+    Args:
+        console: Where to say it.
+        rows: All that was measured.
+        achieved: The distances, by case.
+        asked: What is asked of an operation of so many bytes.
+        floors: Contenders that do only what can't be avoided, and what that is.
+        what: Of which distances this is.
+    """
+    references = [ratios(rows, "gloo", name) for name in floors]
+    short = [case for case, ratio in achieved.items() if ratio < asked(case[2])]
+    bounded = [case for case in short if any(case in least and least[case] < asked(case[2]) for least in references)]
     console.print(
-        "below the asked ratio to gloo through torch (30 up to 64 KiB, 4 above): "
-        f"{len(short)} of {len(through_torch)} rows; in {len(bounded)} of them torch's own calls, over a backend that "
-        "meets nobody, or a plain copy of the bytes would be too"
+        f"below the asked ratio to {what}: {len(short)} of {len(achieved)} rows; in {len(bounded)} of them "
+        f"{' or '.join(floors.values())} would be too"
     )
 
 
 def asked_of_gloo(size: int) -> float:
     """How many times faster than Gloo an operation of this size is meant to be."""
     return 100 if size <= 4096 else 20 if size <= 65536 else 4
+
+
+def asked_through_torch(size: int) -> float:
+    """The same for calls through torch.distributed."""
+    return 30 if size <= CALL_BYTES else 4
 
 
 def plot(rows: Sequence[Row], folder: Path, stem: str) -> list[Path]:

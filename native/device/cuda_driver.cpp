@@ -1,7 +1,7 @@
 #include "cuda_driver.hpp"
 
 #include <dlfcn.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <mutex>
@@ -14,7 +14,7 @@ struct Process {
   CudaPaths paths;
   std::atomic<bool> is_used{false};
   std::atomic<bool> is_open{false};
-  int pid = 0;
+  std::atomic<bool> is_forked{false};  // after it was opened
   CudaDriver driver;
 };
 
@@ -41,7 +41,9 @@ void open_driver(Process& self) {
   PHALANX_DRIVER_FUNCTIONS(PHALANX_FIND)
 #undef PHALANX_FIND
   self.driver.check(self.driver.init(0), "start CUDA");
-  self.pid = getpid();
+  // Asked with every call of the driver, so it has to cost less than getpid().
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { process().is_forked = process().is_open.load(); });
+  (void)registered;
   self.is_open = true;
 }
 
@@ -65,7 +67,7 @@ const CudaDriver& cuda() {
     const std::lock_guard lock(self.mutex);
     if (!self.is_open) open_driver(self);
   }
-  if (self.pid != getpid())
+  if (self.is_forked.load(std::memory_order_relaxed)) [[unlikely]]
     throw DeviceProblem("CUDA was used before this process was forked, and a forked process can't use it; start ranks with "
                         "phalanx.spawn or phalanx run before the first use of CUDA, or with the spawn method",
                         kCudaNotInitialized);
@@ -74,7 +76,7 @@ const CudaDriver& cuda() {
 
 const CudaDriver* cuda_if_usable() noexcept {
   const Process& self = process();
-  return self.is_open && self.pid == getpid() ? &self.driver : nullptr;
+  return self.is_open && !self.is_forked ? &self.driver : nullptr;
 }
 
 std::string CudaDriver::describe(CudaResult result) const {

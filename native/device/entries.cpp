@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 namespace phalanx::device {
 namespace {
@@ -22,11 +21,11 @@ Part region_of(const Side& side, std::size_t index) { return {side.addresses.at(
 
 class Maker {
  public:
-  Maker(const Call& call, const std::vector<Side>& sides)
-      : n_(sides.size()), sides_(sides), root_(std::size_t(call.root)), is_premultiplied_(call.op == ReduceOp::kPremulSum),
+  Maker(const Call& call, const std::vector<Side>& sides, Entries& entries)
+      : entries_(entries), n_(sides.size()), sides_(sides), root_(std::size_t(call.root)), is_premultiplied_(call.op == ReduceOp::kPremulSum),
         is_copy_(!is_reduction(call.operation)), unit_(is_copy_ ? 1 : item_bytes(call.dtype)) {}
 
-  Entries make(Operation operation) {
+  void make(Operation operation) {
     switch (operation) {
       case Operation::kAllReduce: shape(n_, n_); all_reduce(); break;
       case Operation::kReduce: shape(n_, 1); reduce(); break;
@@ -39,11 +38,11 @@ class Maker {
       default: break;
     }
     drop_idle();
-    return std::move(entries_);
   }
 
  private:
   void shape(std::size_t num_sources, std::size_t num_targets) {
+    entries_.words.clear();
     entries_.num_sources = num_sources;
     entries_.num_targets = num_targets;
     entries_.num_factors = is_premultiplied_ && !is_copy_ ? n_ : 0;
@@ -141,13 +140,15 @@ class Maker {
   void all_to_all() {
     for (std::size_t to = 0; to < n_; ++to) {
       for (std::size_t from = 0; from < n_; ++from) {
-        begin(sides_[to].bytes.at(from));
-        read(from, region_of(sides_[from], n_ + to));
-        write(to, region_of(sides_[to], from));
+        const Part output = block_of(sides_[to], 0, from, n_);
+        begin(output.bytes);
+        read(from, block_of(sides_[from], sides_[from].form == Form::kList ? n_ : 1, to, n_));
+        write(to, output);
       }
     }
   }
 
+  Entries& entries_;
   std::size_t n_;
   const std::vector<Side>& sides_;
   std::size_t root_;
@@ -156,7 +157,6 @@ class Maker {
   std::uint64_t unit_;
   std::uint64_t bytes_ = 0;  // of the entry being made
   std::size_t at_ = 0;       // where it begins
-  Entries entries_;
 };
 
 }  // namespace
@@ -165,7 +165,9 @@ bool is_reduction(Operation operation) noexcept {
   return operation == Operation::kAllReduce || operation == Operation::kReduce || operation == Operation::kReduceScatter;
 }
 
-Entries make_entries(const Call& call, const std::vector<Side>& sides) { return Maker(call, sides).make(call.operation); }
+void make_entries(const Call& call, const std::vector<Side>& sides, Entries& entries) {
+  Maker(call, sides, entries).make(call.operation);
+}
 
 void keep_slice(Entries& entries, std::size_t item_bytes, int part, int num_parts) {
   constexpr std::uint64_t kLine = 128;

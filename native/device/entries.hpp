@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "../core/call.hpp"
+#include "card.hpp"
 #include "plan.hpp"
 
 namespace phalanx::device {
-
-// Whether a rank's blocks for the ranks are tensors of their own, or lie one after the other in one tensor.
-enum class Form : std::uint32_t { kList, kSingle };
 
 // A rank's memory in an operation, as the leader sees it. What lies where:
 //   all_reduce       the tensors
@@ -19,6 +17,7 @@ enum class Form : std::uint32_t { kList, kSingle };
 //   all_gather       input, outputs...      gather   input, the root's outputs...
 //   reduce_scatter   output, inputs...      scatter  output, the root's inputs...
 //   all_to_all       outputs..., inputs...
+// where "..." is one tensor in Form::kSingle.
 struct Side {
   Form form = Form::kList;
   std::vector<std::uint64_t> addresses;
@@ -26,6 +25,10 @@ struct Side {
   double factor = 1.0;  // premul_sum
 
   std::size_t size() const noexcept { return addresses.size(); }
+  void clear() noexcept {
+    addresses.clear();
+    bytes.clear();
+  }
 };
 
 // The entries of one launch or more, as the kernels read them: see Plan.
@@ -45,8 +48,8 @@ struct SizesDiffer {
   std::uint64_t given_bytes, expected_bytes;
 };
 
-// Without entries that move nothing. Throws SizesDiffer.
-Entries make_entries(const Call& call, const std::vector<Side>& sides);
+// Without entries that move nothing; whatever was in `entries` goes. Throws SizesDiffer.
+void make_entries(const Call& call, const std::vector<Side>& sides, Entries& entries);
 bool is_reduction(Operation operation) noexcept;
 // Keep one of `num_parts` slices of every entry; slices begin on whole cache lines.
 void keep_slice(Entries& entries, std::size_t item_bytes, int part, int num_parts);

@@ -82,13 +82,22 @@ void Gpu::reach(Gpu& other) {
   reached_.insert(other.ordinal_);
 }
 
-CudaFunction Gpu::function(const ModuleKey& key, const char* kernel) {
+namespace {
+
+const char* name_of(Kernel kernel) {
+  static constexpr const char* names[] = {"copy_1", "copy_any", "reduce_2", "reduce_4", "reduce_8", "reduce_any", "strided"};
+  return names[unsigned(kernel)];
+}
+
+}  // namespace
+
+CudaFunction Gpu::function(const ModuleKey& key, Kernel kernel) {
   const std::lock_guard lock(compiling_);
   CudaFunction& function = functions_[{key.number(), kernel}];
   if (function != nullptr) return function;
   CudaModule& module = modules_[key];
   if (module == nullptr) module = load(key);
-  cuda().check(cuda().get_function(&function, module, kernel), "find a kernel");
+  cuda().check(cuda().get_function(&function, module, name_of(kernel)), "find a kernel");
   return function;
 }
 
@@ -102,7 +111,7 @@ CudaModule Gpu::load(const ModuleKey& key) {
   return module;
 }
 
-void Gpu::launch(const ModuleKey& key, const char* kernel, unsigned num_blocks, unsigned num_rows, void* plan,
+void Gpu::launch(const ModuleKey& key, Kernel kernel, unsigned num_blocks, unsigned num_rows, void* plan,
                  CudaStream stream) {
   void* parameters[] = {plan};
   cuda().check(cuda().launch_kernel(function(key, kernel), num_blocks, num_rows, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),

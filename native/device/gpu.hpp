@@ -77,14 +77,14 @@ class Gpu {
   void reach(Gpu& other);
 
   // Needs Current.
-  void launch(const ModuleKey& key, const char* kernel, unsigned num_blocks, unsigned num_rows, void* plan, CudaStream stream);
+  void launch(const ModuleKey& key, Kernel kernel, unsigned num_blocks, unsigned num_rows, void* plan, CudaStream stream);
 
  private:
   friend class Moment;
   friend class Scratch;
 
   explicit Gpu(int ordinal);
-  CudaFunction function(const ModuleKey& key, const char* kernel);
+  CudaFunction function(const ModuleKey& key, Kernel kernel);
   CudaEvent take_event();
   void give_event(CudaEvent event) noexcept;
   CudaPointer take_memory(std::size_t bytes);
@@ -99,7 +99,7 @@ class Gpu {
 
   std::mutex compiling_;  // guards the next two; held for as long as it takes to compile
   std::map<ModuleKey, CudaModule> modules_;
-  std::map<std::pair<unsigned, std::string>, CudaFunction> functions_;
+  std::map<std::pair<unsigned, Kernel>, CudaFunction> functions_;  // by the number of the module's key
 
   struct Idle {
     CudaPointer address;

@@ -45,6 +45,7 @@ struct Offer {
   std::uint64_t address;    // in the sender's process
   std::uint64_t offset;     // in the buffer
   CardBuffer buffer;
+  IpcHandle handle;
   std::uint64_t retired[kMostRetired];  // the sender's allocations that are no more, or 0
 };
 enum class Answer : std::uint64_t { kTaken, kRefused, kThroughHost };

@@ -115,13 +115,14 @@ Offer DeviceMail::offer(DeviceRank& rank, const Region& region, int peer) {
   std::string why;
   {
     const std::lock_guard lock(sharing_);
-    Card card;
     const auto to = std::size_t(peer);
-    offer.is_shared = rank.exports().add(card, {&region, 1});
-    if (offer.is_shared != 0) {
+    rank.exports().look_for_freed();
+    if (const Exports::Allocation* allocation = rank.exports().show(region)) {
       is_shown_[to] = true;
-      offer.offset = card.regions[0].offset;
-      offer.buffer = card.buffers[card.regions[0].buffer];
+      offer.is_shared = 1;
+      offer.offset = offer.address - allocation->buffer.base;
+      offer.buffer = allocation->buffer;
+      offer.handle = allocation->handle;
     } else {
       why = rank.exports().why();
     }
@@ -155,7 +156,7 @@ std::optional<DeviceMail::Opened> DeviceMail::open(DeviceRank& rank, const Offer
     }
     if (offer.is_shared == 0 || !can_open_) return std::nullopt;
     try {
-      return Opened{rank.imports().open(peer, offer.buffer) + offer.offset, uses_};
+      return Opened{rank.imports().open(peer, offer.buffer, offer.handle) + offer.offset, uses_};
     } catch (const DeviceProblem& problem) {
       endpoint_->peers().find_dead();
       if (endpoint_->layout().member(peer).state.load() != MemberState::kPresent) return std::nullopt;  // no wonder

@@ -41,7 +41,7 @@ void launch_strided(DeviceRank& rank, const TensorView& view, std::byte* flat, b
   }
   const auto most = unsigned(rank.gpu().num_multiprocessors()) * 8u;
   const auto num_blocks = unsigned(std::clamp<std::uint64_t>((view.count + kThreads - 1) / kThreads, 1, most));
-  rank.gpu().launch({ModuleKind::kStrided}, "strided", num_blocks, 1, &plan, rank.stream());
+  rank.gpu().launch({ModuleKind::kStrided}, Kernel::kStrided, num_blocks, 1, &plan, rank.stream());
 }
 
 bool overlap(const Region& a, const Region& b) {
@@ -81,7 +81,8 @@ struct DeviceOperation::Pieces {
       for (auto& piece : scratch) (void)piece.release();  // better lost than used twice
     }
   }
-  std::vector<Region> regions(const std::vector<Operand>& operands) const {
+  std::vector<Region> regions(const std::vector<Operand>& operands, Form form) const {
+    if (form == Form::kSingle) return whole;
     std::vector<Region> regions;
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].block_bytes.empty()) regions.push_back(whole[i]);
@@ -115,7 +116,7 @@ void DeviceOperation::run_pieces(Endpoint& endpoint, const Call& call) const {
     }
     part_from_targets(endpoint, call, pieces);
     const auto ready = load(pieces) ? std::make_shared<const Moment>(rank_->gpu(), rank_->stream()) : ready_;
-    if (!rank_->run(call, {ready, form_, pieces.regions(operands_)})) {
+    if (!rank_->run(call, {ready, form_, pieces.regions(operands_, form_)})) {
       rank_->await(call, ready->event(), endpoint.rank());
       run_on_host(endpoint, call, pieces);
     }
@@ -129,6 +130,7 @@ void DeviceOperation::run_pieces(Endpoint& endpoint, const Call& call) const {
 // What is read must not lie where the data of others is written to. A rank's own block may: it is read before it is
 // written, by the same thread of the kernel, or not moved at all.
 void DeviceOperation::part_from_targets(const Endpoint& endpoint, const Call& call, Pieces& pieces) const {
+  if (operands_.size() == 1) return;
   const std::vector<Region> own = pieces.whole;
   const auto rank = std::size_t(endpoint.rank()), n = std::size_t(endpoint.num_ranks());
   const auto is_own_block = [&](std::size_t blocks, std::size_t other) {
@@ -230,7 +232,7 @@ void DeviceOperation::run_on_host(Endpoint& endpoint, const Call& call, const Pi
   std::byte* first = staged[0].memory.get();
   // The blocks for all ranks that begin with one operand: it alone, cut, or each one of its own.
   const auto cut = [&](std::size_t operand, std::vector<std::size_t>& sizes) {
-    if (operands_[operand].block_bytes.empty()) return blocks(staged, Form::kList, operand, n, sizes);
+    if (operands_[operand].block_bytes.empty()) return blocks(staged, form_, operand, n, sizes);
     std::vector<std::byte*> pointers;
     std::byte* at = staged[operand].memory.get();
     for (const std::size_t size : operands_[operand].block_bytes) {

@@ -13,7 +13,7 @@ struct Operand {
   TensorView view;  // of device memory
   bool is_read = true;
   bool is_written = true;
-  std::vector<std::size_t> block_bytes;  // cut into that many regions; empty: it is one
+  std::vector<std::size_t> block_bytes;  // how it is cut into blocks for the ranks; empty: it is one, or cut evenly
 };
 
 // Operands in the order of Side. Copies share nothing that changes.

@@ -20,6 +20,8 @@ struct Plan {
 };
 static_assert(sizeof(Plan) <= 4096);
 
+enum class Kernel : unsigned { kCopy1, kCopyAny, kReduce2, kReduce4, kReduce8, kReduceAny, kStrided };
+
 inline constexpr std::size_t kStridedDims = 8;
 
 // A tensor in pieces, and its elements in one piece.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <set>
 
 #include "../core/platform.hpp"
 
@@ -19,7 +18,7 @@ constexpr std::int64_t kHoldNs = 60'000'000'000;  // how long to wait for a lead
 constexpr std::int64_t kGraceNs = 100'000'000;    // a leader knows better why it is late: let it be the first to say so
 constexpr std::uint64_t kVectorBytes = 16;
 constexpr unsigned kVectorsPerThread = 4;
-constexpr unsigned kBlocksPerMultiprocessor = 8;
+constexpr unsigned kBlocksPerMultiprocessor = 8, kBlocksAtOnce = 2;  // as many as kernels/pieces.cu has compiled for
 
 std::uint64_t first_word(const CudaUuid& uuid) {
   std::uint64_t words[2];
@@ -31,30 +30,12 @@ std::uint64_t own_process() {
   return std::uint64_t(getpid()) << 32 ^ process_start_ticks(getpid()) ^ own_pid_namespace() << 16;
 }
 
-// The lowest rank on each GPU.
-std::vector<int> leaders_of(const std::vector<Card>& cards) {
-  std::set<std::uint64_t> led;
-  std::vector<int> leaders;
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (led.insert(cards[rank].header.gpu).second) leaders.push_back(int(rank));
-  }
-  return leaders;
-}
-
-bool can_all_share(const std::vector<Card>& cards) {
-  const bool is_one_process =
-      std::ranges::all_of(cards, [&](const Card& card) { return card.header.process == cards[0].header.process; });
-  return std::ranges::all_of(cards, [&](const Card& card) {
-    return card.header.sharing == Sharing::kHandles || (card.header.sharing == Sharing::kPointers && is_one_process);
-  });
-}
-
-const char* reduction_kernel(std::size_t num_sources) {
+Kernel reduction_kernel(std::size_t num_sources) {
   switch (num_sources) {
-    case 2: return "reduce_2";
-    case 4: return "reduce_4";
-    case 8: return "reduce_8";
-    default: return "reduce_any";
+    case 2: return Kernel::kReduce2;
+    case 4: return Kernel::kReduce4;
+    case 8: return Kernel::kReduce8;
+    default: return Kernel::kReduceAny;
   }
 }
 
@@ -84,10 +65,10 @@ DeviceRank::DeviceRank(Endpoint& endpoint, Gpu& gpu, Warn warn)
       is_single_process_(endpoint.layout().member(endpoint.rank()).is_thread.load() != 0), imports_(gpu) {}
 
 bool DeviceRank::run(const Call& call, const Operands& operands) {
-  const Current current(gpu_);
   try {
     if (!is_single_process_) await(call, operands.ready->event(), endpoint_.rank());
-    const bool is_done = decide(call, meet(call, operands));
+    meet(call, operands);
+    const bool is_done = decide(call);
     endpoint_.end();
     return is_done;
   } catch (const Trouble&) {
@@ -144,93 +125,105 @@ void DeviceRank::finish() {
   });
 }
 
-Card DeviceRank::make_card(const Operands& operands) {
-  Card card;
-  card.header.gpu = first_word(gpu_.uuid());
-  card.header.process = process_;
-  card.header.ordinal = gpu_.ordinal();
-  card.header.form = std::uint32_t(operands.form);
-  card.header.sharing = is_single_process_ ? Sharing::kPointers : can_share_ ? Sharing::kHandles : Sharing::kNotPossible;
+void DeviceRank::fill_card(const Operands& operands) {
+  card_.clear();
+  card_.header.gpu = first_word(gpu_.uuid());
+  card_.header.process = process_;
+  card_.header.ordinal = std::int16_t(gpu_.ordinal());
+  card_.header.form = operands.form;
+  card_.header.sharing = is_single_process_ ? Sharing::kPointers : can_share_ ? Sharing::kHandles : Sharing::kNotPossible;
+  card_.header.retired = exports_.take_retired();
+  const char* why = nullptr;
   if (is_single_process_) {
-    card.header.ready = std::bit_cast<std::uint64_t>(operands.ready->event());
+    card_.header.ready = std::bit_cast<std::uint64_t>(operands.ready->event());
     for (const Region& region : operands.regions)
-      card.regions.push_back({std::bit_cast<std::uint64_t>(region.data), region.bytes, 0});
-  } else if (can_share_ && !exports_.add(card, operands.regions)) {
-    card.header.sharing = Sharing::kNotPossible;
-    warn_("CUDA tensors of this rank go through the host, which is slow: " + exports_.why());
+      card_.regions.push_back({std::bit_cast<std::uint64_t>(region.data), region.bytes, 0});
+  } else if (can_share_ && !std::ranges::all_of(operands.regions, [&](const Region& region) { return exports_.add(card_, region); })) {
+    why = exports_.why().c_str();
   }
-  card.header.retired = exports_.take_retired();
-  card.header.num_buffers = std::uint32_t(card.buffers.size());
-  card.header.num_regions = std::uint32_t(card.regions.size());
-  if (card.bytes() <= kSlotBytes) return card;
-  card.buffers.clear();
-  card.regions.clear();
-  card.header.num_buffers = card.header.num_regions = 0;
-  card.header.sharing = Sharing::kNotPossible;
-  warn_("CUDA tensors of so many ranks, or in so long a list, go through the host, which is slow");
-  return card;
+  if (why == nullptr && !card_.fits()) why = "the group has too many ranks for it, or the list too many tensors";
+  if (why == nullptr) return;
+  card_.regions.clear();
+  card_.buffers.clear();
+  card_.handles.clear();
+  card_.header.sharing = Sharing::kNotPossible;
+  warn_(std::string("CUDA tensors of this rank go through the host, which is slow: ") + why);
 }
 
-std::vector<Card> DeviceRank::meet(const Call& call, const Operands& operands) {
-  const Card own = make_card(operands);
-  const std::vector<std::byte> packed = own.pack();
-  endpoint_.publish(call, packed.data(), packed.size(), packed.size());
+void DeviceRank::meet(const Call& call, const Operands& operands) {
+  fill_card(operands);
+  card_.publish(endpoint_, call);
   endpoint_.await_arrivals(call);
-  std::vector<Card> cards;
-  for (int rank = 0; rank < endpoint_.num_ranks(); ++rank) {
-    const std::size_t bytes = endpoint_.layout().post(rank, endpoint_.seq()).extra;
-    cards.push_back(rank == endpoint_.rank() ? own : Card::unpack(endpoint_.payload(rank, bytes), bytes));
-    if (cards.back().header.process != own.header.process) is_single_process_ = false;
+  cards_.clear();
+  for (int rank = 0; rank < endpoint_.num_ranks(); ++rank) cards_.emplace_back(endpoint_, rank);
+  if (is_single_process_)
+    is_single_process_ = std::ranges::all_of(cards_, [&](const CardView& card) { return card.header->process == process_; });
+  if (imports_.size() == 0) return;
+  for (std::size_t rank = 0; rank < cards_.size(); ++rank) {
+    if (cards_[rank].header->retired != 0) imports_.forget(int(rank), cards_[rank].header->retired);
   }
-  if (imports_.size() != 0) {
-    for (std::size_t rank = 0; rank < cards.size(); ++rank) imports_.forget(int(rank), cards[rank].header.retired);
-    imports_.trim();
-  }
-  return cards;
+  imports_.trim();
 }
 
-bool DeviceRank::decide(const Call& call, const std::vector<Card>& cards) {
-  if (!can_all_share(cards)) return false;
-  const std::vector<int> leaders = leaders_of(cards);
-  const bool is_leader = std::ranges::find(leaders, endpoint_.rank()) != leaders.end();
+bool DeviceRank::can_all_share() const noexcept {
+  bool are_handles = true, are_pointers = true;
+  for (const CardView& card : cards_) {
+    are_handles = are_handles && card.header->sharing == Sharing::kHandles;
+    are_pointers = are_pointers && card.header->sharing == Sharing::kPointers;
+  }
+  return are_handles || (are_pointers && is_single_process_);
+}
+
+// The lowest rank on each GPU.
+void DeviceRank::find_leaders() {
+  leaders_.clear();
+  for (std::size_t rank = 0; rank < cards_.size(); ++rank) {
+    const auto leads_it = [&](int leader) { return cards_[std::size_t(leader)].header->gpu == cards_[rank].header->gpu; };
+    if (!std::ranges::any_of(leaders_, leads_it)) leaders_.push_back(int(rank));
+  }
+}
+
+bool DeviceRank::decide(const Call& call) {
+  if (!can_all_share()) return false;
+  find_leaders();
+  const bool is_leader = std::ranges::find(leaders_, endpoint_.rank()) != leaders_.end();
   try {
-    if (is_leader && !lead(call, cards, leaders)) return agree_to_stage(call);
-    return follow(call, leaders) || agree_to_stage(call);
+    if (is_leader && !lead(call)) return agree_to_stage(call);
+    if (!is_leader) exports_.look_for_freed();
+    return follow(call) || agree_to_stage(call);
   } catch (const DeviceProblem& problem) {
     endpoint_.fail(FaultKind::kPeerFailed, endpoint_.rank(), problem.what());
   }
 }
 
-bool DeviceRank::lead(const Call& call, const std::vector<Card>& cards, const std::vector<int>& leaders) {
-  std::vector<Side> sides;
+bool DeviceRank::lead(const Call& call) {
   try {
-    sides = resolve(cards);
+    resolve();
   } catch (const DeviceProblem& problem) {
     cannot_share(problem.what());
     endpoint_.post_step(kUnopened);
     return false;
   }
-  Entries entries;
   try {
-    entries = make_entries(call, sides);
+    make_entries(call, sides_, entries_);
   } catch (const SizesDiffer& sizes) {
     endpoint_.fail(FaultKind::kMismatch, sizes.rank,
                    "sizes " + std::to_string(sizes.given_bytes) + " " + std::to_string(sizes.expected_bytes));
   }
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].header.ready != 0) await(call, std::bit_cast<CudaEvent>(cards[rank].header.ready), int(rank));
-  }
-  const auto part = std::ranges::find(leaders, endpoint_.rank()) - leaders.begin();
-  if (leaders.size() > 1)
-    keep_slice(entries, is_reduction(call.operation) ? item_bytes(call.dtype) : 1, int(part), int(leaders.size()));
+  for (std::size_t rank = 0; is_single_process_ && rank < cards_.size(); ++rank)
+    await(call, std::bit_cast<CudaEvent>(cards_[rank].header->ready), int(rank));
+  const auto part = std::ranges::find(leaders_, endpoint_.rank()) - leaders_.begin();
+  if (leaders_.size() > 1)
+    keep_slice(entries_, is_reduction(call.operation) ? item_bytes(call.dtype) : 1, int(part), int(leaders_.size()));
   endpoint_.post_step(kClaimed);
-  for (const int leader : leaders) {
+  for (const int leader : leaders_) {
     if (leader == endpoint_.rank()) continue;
     endpoint_.await_step(call, kClaimed, leader, leader + 1);
     if (has_not_opened(leader)) return false;
   }
   endpoint_.throw_if_faulty();
-  launch(call, entries);
+  launch(call);
+  exports_.look_for_freed();
   finish();
   endpoint_.post_step(kDone);
   return true;
@@ -240,11 +233,11 @@ bool DeviceRank::has_not_opened(int leader) const noexcept {
   return endpoint_.is_at_step(leader, kUnopened) || endpoint_.is_at_step(leader, kSeen);
 }
 
-bool DeviceRank::follow(const Call& call, const std::vector<int>& leaders) {
+bool DeviceRank::follow(const Call& call) {
   Call claiming = call, claimed = call;
   claiming.deadline_ns += kGraceNs;
   claimed.deadline_ns = std::max(call.deadline_ns, monotonic_ns()) + kHoldNs;
-  for (const int leader : leaders) {
+  for (const int leader : leaders_) {
     if (leader == endpoint_.rank()) continue;
     endpoint_.await_step(claiming, kClaimed, leader, leader + 1);
     endpoint_.await_step(claimed, kDone, leader, leader + 1);
@@ -260,47 +253,48 @@ bool DeviceRank::agree_to_stage(const Call& call) {
   return false;
 }
 
-std::vector<Side> DeviceRank::resolve(const std::vector<Card>& cards) {
-  std::vector<Side> sides;
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    const Card& card = cards[rank];
-    Side side;
-    side.form = Form(card.header.form);
+void DeviceRank::resolve() {
+  sides_.resize(cards_.size());
+  for (std::size_t rank = 0; rank < cards_.size(); ++rank) {
+    const CardView& card = cards_[rank];
+    Side& side = sides_[rank];
+    side.clear();
+    side.form = card.header->form;
     side.factor = endpoint_.layout().post(int(rank), endpoint_.seq()).factor;
-    const bool is_own_process = card.header.process == process_;
-    if (is_own_process && card.header.ordinal != gpu_.ordinal()) gpu_.reach(Gpu::at(card.header.ordinal));
-    std::vector<CudaPointer> bases;
-    for (const CardBuffer& buffer : card.buffers)
-      bases.push_back(is_own_process ? buffer.base : imports_.open(int(rank), buffer));
-    for (const CardRegion& region : card.regions) {
-      const bool is_plain = card.header.sharing == Sharing::kPointers || region.bytes == 0;
-      side.addresses.push_back(is_plain ? region.offset : bases.at(region.buffer) + region.offset);
+    const bool is_own_process = card.header->process == process_;
+    if (is_own_process && card.header->ordinal != gpu_.ordinal()) gpu_.reach(Gpu::at(card.header->ordinal));
+    bases_.clear();
+    for (std::size_t i = 0; i < card.header->num_buffers; ++i)
+      bases_.push_back(is_own_process ? card.buffers[i].base : imports_.open(int(rank), card.buffers[i], card.handles[i]));
+    for (std::size_t i = 0; i < card.header->num_regions; ++i) {
+      const CardRegion& region = card.regions[i];
+      const bool is_plain = card.header->sharing == Sharing::kPointers || region.bytes == 0;
+      side.addresses.push_back(is_plain ? region.offset : bases_.at(region.buffer) + region.offset);
       side.bytes.push_back(region.bytes);
     }
-    sides.push_back(std::move(side));
   }
-  return sides;
 }
 
-void DeviceRank::launch(const Call& call, Entries& entries) {
+void DeviceRank::launch(const Call& call) {
   ModuleKey key;
   if (is_reduction(call.operation)) {
     key = {ModuleKind::kReduction, part_type(call.dtype), call.op};
     const std::uint64_t parts = item_bytes(call.dtype) / item_bytes(key.dtype);
-    for (std::size_t i = 0; i < entries.size(); ++i) entries.first(i) *= parts, entries.last(i) *= parts;
+    for (std::size_t i = 0; i < entries_.size(); ++i) entries_.first(i) *= parts, entries_.last(i) *= parts;
   }
-  const std::size_t per_launch = std::max<std::size_t>(kPlanWords / entries.stride(), 1);
-  for (std::size_t first = 0; first < entries.size(); first += per_launch)
-    launch_batch(key, entries, first, std::min(per_launch, entries.size() - first));
+  const std::size_t per_launch = std::max<std::size_t>(kPlanWords / entries_.stride(), 1);
+  for (std::size_t first = 0; first < entries_.size(); first += per_launch)
+    launch_batch(key, first, std::min(per_launch, entries_.size() - first));
 }
 
-void DeviceRank::launch_batch(const ModuleKey& key, Entries& entries, std::size_t first, std::size_t count) {
-  Plan plan{};
-  plan.num_sources = entries.num_sources;
-  plan.num_targets = entries.num_targets;
-  plan.stride = entries.stride();
+void DeviceRank::launch_batch(const ModuleKey& key, std::size_t first, std::size_t count) {
+  Plan plan;
+  plan.num_sources = entries_.num_sources;
+  plan.num_targets = entries_.num_targets;
+  plan.stride = entries_.stride();
+  plan.spill = 0;
   plan.divisor = double(endpoint_.num_ranks());
-  const std::uint64_t* words = &entries.words[first * plan.stride];
+  const std::uint64_t* words = &entries_.words[first * plan.stride];
   const std::size_t num_words = count * plan.stride;
   std::unique_ptr<Scratch> spill;
   if (num_words <= kPlanWords) {
@@ -312,16 +306,24 @@ void DeviceRank::launch_batch(const ModuleKey& key, Entries& entries, std::size_
     finish();  // also before `words` go
   }
   std::uint64_t longest = 0;
-  for (std::size_t i = first; i < first + count; ++i) longest = std::max(longest, entries.last(i) - entries.first(i));
+  for (std::size_t i = first; i < first + count; ++i) longest = std::max(longest, entries_.last(i) - entries_.first(i));
   const bool reduces = key.kind == ModuleKind::kReduction;
-  const std::uint64_t bytes = longest * (reduces ? item_bytes(key.dtype) : 1);
-  const std::uint64_t per_block = kThreads * kVectorBytes * kVectorsPerThread;
-  const std::uint64_t most = std::max<std::uint64_t>(
-      std::uint64_t(gpu_.num_multiprocessors()) * kBlocksPerMultiprocessor / count, 1);
-  const auto num_blocks = unsigned(std::clamp<std::uint64_t>((bytes + per_block - 1) / per_block, 1, most));
-  const char* kernel = reduces ? reduction_kernel(plan.num_sources) : plan.num_targets == 1 ? "copy_1" : "copy_any";
+  const unsigned num_blocks = blocks_for(longest * (reduces ? item_bytes(key.dtype) : 1), count);
+  const Kernel kernel = reduces ? reduction_kernel(plan.num_sources) : plan.num_targets == 1 ? Kernel::kCopy1 : Kernel::kCopyAny;
   gpu_.launch(key, kernel, num_blocks, unsigned(count), &plan, stream_);
   if (spill) spill->keep_until(std::make_shared<const Moment>(gpu_, stream_));
+}
+
+// For each entry. A vector for each thread, while all threads fit onto the GPU at once; then several.
+unsigned DeviceRank::blocks_for(std::uint64_t bytes, std::size_t num_entries) const noexcept {
+  const auto share = [&](unsigned per_multiprocessor) {
+    return std::max<std::uint64_t>(std::uint64_t(gpu_.num_multiprocessors()) * per_multiprocessor / num_entries, 1);
+  };
+  constexpr std::uint64_t kBlockBytes = kThreads * kVectorBytes;
+  const std::uint64_t least = (bytes + kBlockBytes * kVectorsPerThread - 1) / (kBlockBytes * kVectorsPerThread);
+  const std::uint64_t most = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const std::uint64_t at_once = std::max(least, std::min(most, share(kBlocksAtOnce)));
+  return unsigned(std::clamp<std::uint64_t>(at_once, 1, share(kBlocksPerMultiprocessor)));
 }
 
 void DeviceRank::cannot_share(const std::string& why) {

@@ -51,7 +51,7 @@ class DeviceRank {
   Gpu& gpu() const noexcept { return gpu_; }
   CudaStream stream() const noexcept { return stream_; }
   // Within an operation that has begun; ends it. Returns when the data is in place for every stream. False: memory can't be
-  // shared, and nothing was done. Throws Trouble and DeviceProblem.
+  // shared, and nothing was done. Throws Trouble and DeviceProblem. Needs Current.
   bool run(const Call& call, const Operands& operands);
 
   // Block until a rank's stream has passed the event, within the call's time.
@@ -67,16 +67,19 @@ class DeviceRank {
  private:
   enum Step : std::uint64_t { kClaimed = 1, kDone = 2, kUnopened = 3, kSeen = 4, kReleased = 5 };
 
-  Card make_card(const Operands& operands);
-  std::vector<Card> meet(const Call& call, const Operands& operands);
-  bool decide(const Call& call, const std::vector<Card>& cards);
-  bool lead(const Call& call, const std::vector<Card>& cards, const std::vector<int>& leaders);
-  bool follow(const Call& call, const std::vector<int>& leaders);
+  void fill_card(const Operands& operands);
+  void meet(const Call& call, const Operands& operands);
+  bool can_all_share() const noexcept;
+  void find_leaders();
+  bool decide(const Call& call);
+  bool lead(const Call& call);
+  bool follow(const Call& call);
   bool has_not_opened(int leader) const noexcept;
   bool agree_to_stage(const Call& call);
-  std::vector<Side> resolve(const std::vector<Card>& cards);
-  void launch(const Call& call, Entries& entries);
-  void launch_batch(const ModuleKey& key, Entries& entries, std::size_t first, std::size_t count);
+  void resolve();
+  void launch(const Call& call);
+  void launch_batch(const ModuleKey& key, std::size_t first, std::size_t count);
+  unsigned blocks_for(std::uint64_t bytes, std::size_t num_entries) const noexcept;
   void release() noexcept;
   void hold_until_untouched() noexcept;
   void cannot_share(const std::string& why);
@@ -90,6 +93,14 @@ class DeviceRank {
   bool can_share_ = true;
   Exports exports_;
   Imports imports_;
+
+  // Of one operation; kept for their memory.
+  Card card_;
+  std::vector<CardView> cards_;  // of all ranks
+  std::vector<int> leaders_;
+  std::vector<CudaPointer> bases_;  // of one rank's buffers
+  std::vector<Side> sides_;      // of all ranks
+  Entries entries_;
 };
 
 }  // namespace phalanx::device

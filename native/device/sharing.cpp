@@ -1,23 +1,10 @@
 #include "sharing.hpp"
 
-#include <cstring>
-
 namespace phalanx::device {
 namespace {
 
 constexpr std::size_t kMostImports = 1024;
-
-template <class T>
-std::byte* put(std::byte* at, const T* values, std::size_t count) {
-  if (count != 0) std::memcpy(at, values, count * sizeof(T));
-  return at + count * sizeof(T);
-}
-
-template <class T>
-const std::byte* get(const std::byte* at, T* values, std::size_t count) {
-  if (count != 0) std::memcpy(values, at, count * sizeof(T));
-  return at + count * sizeof(T);
-}
+constexpr int kLooksPerOperation = 2;  // each may show a new allocation
 
 // 0 when no allocation lies there.
 std::uint64_t buffer_id(CudaPointer address) {
@@ -27,74 +14,61 @@ std::uint64_t buffer_id(CudaPointer address) {
 
 }  // namespace
 
-std::vector<std::byte> Card::pack() const {
-  std::vector<std::byte> packed(bytes());
-  std::byte* at = put(packed.data(), &header, 1);
-  at = put(at, buffers.data(), buffers.size());
-  put(at, regions.data(), regions.size());
-  return packed;
-}
-
-Card Card::unpack(const std::byte* data, std::size_t bytes) {
-  Card card;
-  if (bytes < sizeof card.header) throw DeviceProblem("a peer's card of device memory is too short");
-  data = get(data, &card.header, 1);
-  card.buffers.resize(card.header.num_buffers);
-  card.regions.resize(card.header.num_regions);
-  if (card.bytes() != bytes) throw DeviceProblem("a peer's card of device memory has another size than it says");
-  data = get(data, card.buffers.data(), card.buffers.size());
-  get(data, card.regions.data(), card.regions.size());
-  return card;
-}
-
-const Exports::Allocation* Exports::find(std::uint64_t id, CudaPointer address) {
+const Exports::Allocation* Exports::show(const Region& region) {
+  const auto address = reinterpret_cast<CudaPointer>(region.data);
+  const std::uint64_t id = buffer_id(address);
+  if (id == 0) throw DeviceProblem("the memory of a tensor was freed before the operation came to it; keep the tensor until wait() returns");
   if (const auto known = allocations_.find(id); known != allocations_.end()) return &known->second;
   Allocation allocation{};
+  allocation.buffer.id = id;
   int is_exportable = 0;
-  CudaPointer base = 0;
   CudaResult result = cuda().pointer_attribute(&is_exportable, kPointerIsExportable, address);
   if (result == kCudaSuccess && is_exportable == 0) result = kCudaInvalidValue;
-  if (result == kCudaSuccess) result = cuda().address_range(&base, &allocation.bytes, address);
-  if (result == kCudaSuccess) result = cuda().get_handle(&allocation.handle, base);
+  if (result == kCudaSuccess) result = cuda().address_range(&allocation.buffer.base, &allocation.bytes, address);
+  if (result == kCudaSuccess) result = cuda().get_handle(&allocation.handle, allocation.buffer.base);
   if (result != kCudaSuccess) {
     why_ = "its memory can't be exported (" + cuda().describe(result) +
            "); expandable segments of torch's allocator can't, nor managed memory or memory pools";
     return nullptr;
   }
-  allocation.base = base;
   return &allocations_.emplace(id, allocation).first->second;
 }
 
-bool Exports::add(Card& card, std::span<const Region> regions) {
-  // Before new ones come, which have higher numbers and are alive; two at a time, for each operation may add one.
-  look_for_freed();
-  look_for_freed();
-  for (const Region& region : regions) {
-    if (region.bytes == 0) {
-      card.regions.push_back({0, 0, 0});
-      continue;
-    }
-    const auto address = reinterpret_cast<CudaPointer>(region.data);
-    const std::uint64_t id = buffer_id(address);
-    if (id == 0) throw DeviceProblem("the memory of a tensor was freed before the operation came to it; keep the tensor until wait() returns");
-    const Allocation* allocation = find(id, address);
-    if (allocation == nullptr) return false;
-    std::size_t index = 0;
-    while (index < card.buffers.size() && card.buffers[index].id != id) ++index;
-    if (index == card.buffers.size()) card.buffers.push_back({id, allocation->base, allocation->handle});
-    card.regions.push_back({address - allocation->base, region.bytes, index});
+// The one that the card names last, if the region lies there too: tensors of a list mostly do.
+const Exports::Allocation* Exports::last_on(const Card& card, const Region& region) const {
+  if (card.buffers.empty()) return nullptr;
+  const Allocation& last = allocations_.at(card.buffers.back().id);
+  const auto address = reinterpret_cast<CudaPointer>(region.data);
+  return address >= last.buffer.base && address < last.buffer.base + last.bytes ? &last : nullptr;
+}
+
+bool Exports::add(Card& card, const Region& region) {
+  if (region.bytes == 0) {
+    card.regions.push_back({0, 0, 0});
+    return true;
   }
+  const Allocation* allocation = last_on(card, region);
+  if (allocation == nullptr) allocation = show(region);
+  if (allocation == nullptr) return false;
+  std::size_t index = 0;
+  while (index < card.buffers.size() && card.buffers[index].id != allocation->buffer.id) ++index;
+  if (index == card.buffers.size()) {
+    card.buffers.push_back(allocation->buffer);
+    card.handles.push_back(allocation->handle);
+  }
+  card.regions.push_back({reinterpret_cast<CudaPointer>(region.data) - allocation->buffer.base, region.bytes, index});
   return true;
 }
 
 void Exports::look_for_freed() {
-  auto next = allocations_.upper_bound(last_looked_at_);
-  if (next == allocations_.end()) next = allocations_.begin();
-  if (next == allocations_.end()) return;
-  last_looked_at_ = next->first;
-  if (buffer_id(next->second.base) == next->first) return;
-  retired_.push_back(next->first);
-  allocations_.erase(next);
+  for (int look = 0; look < kLooksPerOperation && !allocations_.empty(); ++look) {
+    auto next = allocations_.upper_bound(last_looked_at_);
+    if (next == allocations_.end()) next = allocations_.begin();
+    last_looked_at_ = next->first;
+    if (buffer_id(next->second.buffer.base) == next->first) continue;
+    retired_.push_back(next->first);
+    allocations_.erase(next);
+  }
 }
 
 std::uint64_t Exports::take_retired() {
@@ -104,14 +78,14 @@ std::uint64_t Exports::take_retired() {
   return id;
 }
 
-CudaPointer Imports::open(int rank, const CardBuffer& buffer) {
+CudaPointer Imports::open(int rank, const CardBuffer& buffer, const IpcHandle& handle) {
   const Key key{rank, buffer.id};
   if (const auto known = open_.find(key); known != open_.end()) {
     uses_.splice(uses_.begin(), uses_, known->second.use);
     return known->second.address;
   }
   CudaPointer address = 0;
-  cuda().check(cuda().open_handle(&address, buffer.handle, kIpcLazyPeerAccess), "open a peer's GPU memory");
+  cuda().check(cuda().open_handle(&address, handle, kIpcLazyPeerAccess), "open a peer's GPU memory");
   uses_.push_front(key);
   open_.emplace(key, Mapping{address, uses_.begin()});
   return address;

@@ -57,6 +57,10 @@ PerRank<std::size_t> equal_blocks(std::size_t bytes, int num_ranks) {
   return blocks;
 }
 
+bool are_alike(const PerRank<std::size_t>& blocks) {
+  return std::ranges::all_of(blocks, [&](std::size_t bytes) { return bytes == blocks[0]; });
+}
+
 // Bytes per rank of a tensor split along its first dimension.
 PerRank<std::size_t> split_bytes(const Tensor& tensor, nb::handle splits, int num_ranks, const char* role) {
   const std::uint64_t rows = tensor.num_dims == 0 ? 1 : tensor.shape[0];
@@ -416,7 +420,10 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     check_same_dtype(output, input, "output and input");
     const PerRank<std::size_t> output_bytes = split_bytes(output, output_splits, n, "output");
     const PerRank<std::size_t> input_bytes = split_bytes(input, input_splits, n, "input");
-    auto device = on_device(call, input_object, {{&output, 1}, false, true, &output_bytes}, {{&input, 1}, true, false, &input_bytes});
+    const bool is_even = are_alike(output_bytes) && are_alike(input_bytes);
+    auto device = on_device(call, input_object, {{&output, 1}, false, true, is_even ? nullptr : &output_bytes},
+                            {{&input, 1}, true, false, is_even ? nullptr : &input_bytes},
+                            is_even ? device::Form::kSingle : device::Form::kList);
     return [call, out = Places(output, output_bytes), in = Places(input, input_bytes), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();

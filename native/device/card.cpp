@@ -1,0 +1,48 @@
+#include "card.hpp"
+
+#include <cstring>
+
+namespace phalanx::device {
+namespace {
+
+template <class T>
+std::byte* put(std::byte* at, const T* values, std::size_t count) {
+  if (count != 0) std::memcpy(at, values, count * sizeof(T));
+  return at + count * sizeof(T);
+}
+
+// The payload lies before them, unless it is in the post.
+std::size_t handles_offset(std::size_t payload_bytes) { return payload_bytes <= kInlineBytes ? 0 : payload_bytes; }
+
+}  // namespace
+
+void Card::clear() noexcept {
+  header = {};
+  regions.clear();
+  buffers.clear();
+  handles.clear();
+}
+
+void Card::publish(Endpoint& endpoint, const Call& call) {
+  header.num_regions = std::uint16_t(regions.size());
+  header.num_buffers = std::uint16_t(buffers.size());
+  std::byte payload[kSlotBytes];
+  std::byte* at = put(payload, &header, 1);
+  at = put(at, regions.data(), regions.size());
+  put(at, buffers.data(), buffers.size());
+  put(endpoint.layout().slot(endpoint.rank(), endpoint.seq()) + handles_offset(bytes()), handles.data(), handles.size());
+  endpoint.publish(call, payload, bytes(), bytes());
+}
+
+CardView::CardView(const Endpoint& endpoint, int rank) {
+  const std::size_t bytes = endpoint.layout().post(rank, endpoint.seq()).extra;
+  const std::byte* payload = endpoint.payload(rank, bytes);
+  header = reinterpret_cast<const CardHeader*>(payload);
+  regions = reinterpret_cast<const CardRegion*>(payload + sizeof *header);
+  buffers = reinterpret_cast<const CardBuffer*>(regions + header->num_regions);
+  handles = reinterpret_cast<const IpcHandle*>(endpoint.layout().slot(rank, endpoint.seq()) + handles_offset(bytes));
+  if (bytes < sizeof *header || reinterpret_cast<const std::byte*>(buffers + header->num_buffers) != payload + bytes)
+    throw DeviceProblem("a peer's card of device memory has another size than it says");
+}
+
+}  // namespace phalanx::device

@@ -1,0 +1,75 @@
+// What a rank shows of its device memory in an operation: which pieces of which allocations it gives or takes.
+//
+// With one region it fits into the post. What every rank must know of every other comes first, in the line that it looks at
+// anyway. The handles lie apart, in the slot: only who has not opened an allocation yet reads them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../core/endpoint.hpp"
+#include "cuda_driver.hpp"
+
+namespace phalanx::device {
+
+enum class Sharing : std::uint8_t {
+  kPointers,     // this rank is a thread, and takes the others for threads of the same process
+  kHandles,
+  kNotPossible,  // this rank can't show its memory, or can't open that of others
+};
+// Whether a rank's blocks for the ranks are tensors of their own, or lie one after the other in one tensor.
+enum class Form : std::uint8_t { kList, kSingle };
+
+struct CardHeader {
+  std::uint16_t num_regions;
+  std::uint16_t num_buffers;
+  Sharing sharing;
+  Form form;
+  std::int16_t ordinal;   // of the GPU in that process
+  std::uint64_t gpu;      // tells GPUs apart, alike in all processes
+  std::uint64_t process;  // tells processes apart
+  std::uint64_t ready;    // the event after which the memory is ready; 0: it is
+  std::uint64_t retired;  // an allocation that is no more, or 0
+};
+struct CardRegion {
+  std::uint64_t offset;  // in its buffer; with plain pointers the address
+  std::uint64_t bytes;
+  std::uint64_t buffer;
+};
+struct CardBuffer {
+  std::uint64_t id;  // no other allocation of the process ever has it
+  std::uint64_t base;
+};
+static_assert(sizeof(CardHeader) + sizeof(CardRegion) + sizeof(CardBuffer) <= kInlineBytes);
+
+// One to fill in; used again and again.
+class Card {
+ public:
+  CardHeader header{};
+  std::vector<CardRegion> regions;
+  std::vector<CardBuffer> buffers;
+  std::vector<IpcHandle> handles;  // of the buffers
+
+  void clear() noexcept;
+  bool fits() const noexcept { return bytes() + handles.size() * sizeof(IpcHandle) <= kSlotBytes; }
+  // In the operation that has begun.
+  void publish(Endpoint& endpoint, const Call& call);
+
+ private:
+  std::size_t bytes() const noexcept {
+    return sizeof header + regions.size() * sizeof(CardRegion) + buffers.size() * sizeof(CardBuffer);
+  }
+};
+
+// One that was published, where it lies: good until the operation's end.
+struct CardView {
+  // Of a rank that has arrived. Throws DeviceProblem.
+  CardView(const Endpoint& endpoint, int rank);
+
+  const CardHeader* header;
+  const CardRegion* regions;
+  const CardBuffer* buffers;
+  const IpcHandle* handles;
+};
+
+}  // namespace phalanx::device

@@ -148,12 +148,15 @@ def test_training_lines_compare_with_one_rank_that_does_all_the_work() -> None:
         "step": {"median_s": 0.05},
         "silent_step": {"median_s": 0.045},
         "exposed_share": 0.1,
+        "quiet_step": {"median_s": 0.048},
+        "exposed_beside_quiet": 0.04,
         "tokens_per_s": 300_000.0,
         "silent_tokens_per_s": 350_000.0,
     }
     first, second, third = training_lines([alone, shared, {**shared, "gradient_as_bucket_view": True}])
     assert first == "alone    1 x 16 sequences: step 40.0 ms; 400,000 tokens/s"
     assert "step 50.0 ms, without communication 45.0 ms: 10.0% of the step is communication" in second
+    assert "with a hook that communicates nothing 48.0 ms: 4.0%;" in second
     assert second.startswith("phalanx  4 x 16 sequences, DDP's defaults: step 50.0 ms")
     assert third.startswith("phalanx  4 x 16 sequences, gradient_as_bucket_view=True: step 50.0 ms")
     assert second.endswith("0.75x of one rank that does all the work, 0.88x without communication")

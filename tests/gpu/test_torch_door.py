@@ -208,6 +208,37 @@ def test_cpu_and_gpu_tensors_take_turns(device: torch.device, rank: int, world_s
         assert bool((value == step * world_size).all()), step
 
 
+def test_python_code_gets_a_future_while_the_stream_is_busy(device: torch.device, rank: int, world_size: int) -> None:
+    value = _full(1, device, 1 << 20)
+    torch.cuda._sleep(_SLOW_CYCLES)
+    future = dist.all_reduce(value, async_op=True).get_future()
+    assert not future.done()
+    assert bool((future.wait()[0] == world_size).all())
+
+
+@on_gpu(2, kind="thread")
+def test_ranks_that_are_threads_get_completed_futures(device: torch.device, rank: int, world_size: int) -> None:
+    torch.cuda._sleep(_SLOW_CYCLES)
+    assert dist.all_reduce(_full(1, device), async_op=True).get_future().done()
+
+
+def test_a_callback_does_not_wait_for_what_the_stream_was_given_later(
+    device: torch.device, rank: int, world_size: int
+) -> None:
+    if rank != 0:
+        torch.cuda._sleep(_SLOW_CYCLES)  # rank 0 has attached its callback by then
+        dist.all_reduce(_full(1, device))
+        return
+    future = dist.all_reduce(_full(1, device), async_op=True).get_future()
+    doubled = future.then(lambda done: (done.value()[0] * 2).cpu())
+    torch.cuda._sleep(10 * _SLOW_CYCLES)
+    later = torch.cuda.Event()
+    later.record()
+    assert bool((doubled.wait() == 2 * world_size).all())
+    assert not later.query()
+    torch.cuda.synchronize()
+
+
 def test_callbacks_of_futures_run_in_order_with_streams(device: torch.device, rank: int, world_size: int) -> None:
     value = _full(1, device, 1 << 20)
 

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.gpu.gpu_ranks import on_gpu, through_torch
 from tests.torch_training import reference_training as reference
+from tests.torch_training.averaging_hook import register_averaging_hook
 from tests.torch_training.closeness import all_close
 
 pytestmark = through_torch(4)
@@ -93,6 +94,15 @@ def test_ddp_trains_with_halved_gradients(device: torch.device, rank: int, world
         optimizer.step()
     expected = {name: tensor.float() for name, tensor in reference.train_alone(world_size).items()}
     all_close(_parameters(model), expected, tolerance=0.02)
+
+
+def test_a_hook_may_start_a_collective_in_its_callback(device: torch.device, rank: int, world_size: int) -> None:
+    """In many small buckets: the next one's collective comes after the callback's on all ranks."""
+    model = _model(device)
+    ddp = DistributedDataParallel(model, device_ids=[device.index], bucket_cap_mb=0.001)
+    register_averaging_hook(ddp, world_size)
+    reference.train_spread(FromHost(ddp, device), rank)
+    all_close(_parameters(model), reference.train_alone(world_size))
 
 
 def test_ddp_reduces_a_large_model_behind_the_backward_pass(device: torch.device, rank: int, world_size: int) -> None:

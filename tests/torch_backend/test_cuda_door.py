@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import phalanx
@@ -19,6 +21,7 @@ from phalanx.torch_backend.cuda_order import CudaStreamOrder, serve_cuda
 from phalanx.torch_backend.untyped import dist
 from tests.cuda_simulator.build import build_simulator, has_compiler, user_folder
 from tests.devices.in_child import in_child, on_virtual_devices
+from tests.torch_training.averaging_hook import register_averaging_hook
 
 _LARGE = 1 << 16
 
@@ -96,17 +99,87 @@ def test_such_a_future_fails_with_the_operation(gpu: torch.device, rank: int) ->
 
 
 @pytest.mark.ranks(2)
-def test_python_code_gets_a_completed_future(gpu: torch.device, rank: int) -> None:
-    value = torch.ones(_LARGE, device=gpu)
-    future = dist.all_reduce(value, async_op=True).get_future()
-    assert future.done()
+def test_python_code_gets_a_future_before_the_operation_is_over(gpu: torch.device, rank: int) -> None:
+    value = torch.full((_LARGE,), rank + 1.0, device=gpu)
+    if rank == 0:
+        future = dist.all_reduce(value, async_op=True).get_future()
+        assert not future.done()
+        _store().set("asked", "")
+        assert future.wait()[0] is value
+    else:
+        _store().wait(["asked"])
+        dist.all_reduce(value)
+    assert value[-1] == 3.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_collectives_of_callbacks_come_before_those_called_after_them(gpu: torch.device, rank: int) -> None:
+    """Whichever rank is late: the sizes tell that the order is the same on both."""
 
     def reduce_again(done: Any) -> torch.Tensor:
         (tensor,) = done.value()
         dist.all_reduce(tensor)
-        return tensor  # type: ignore[no-any-return]
+        return dist.all_reduce(tensor, async_op=True).get_future().wait()[0]  # type: ignore[no-any-return]
 
-    assert future.then(reduce_again).wait()[0] == 4.0
+    for turn in range(20):
+        first, second = torch.ones(1000 + turn, device=gpu), torch.ones(7, device=gpu)
+        if turn % 2 == rank:
+            _store().wait([f"begun {turn}"])
+        future = dist.all_reduce(first, async_op=True).get_future().then(reduce_again)
+        if turn % 2 != rank:
+            _store().set(f"begun {turn}", "")
+        work = dist.all_reduce(second, async_op=True)
+        assert future.wait()[0] == 8.0
+        work.wait()
+        assert second[0] == 2.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_a_message_does_not_wait_for_callbacks(gpu: torch.device, rank: int) -> None:
+    """The peer comes to the collective only after it."""
+    value = torch.ones(_LARGE, device=gpu)
+    if rank == 0:
+        future = dist.all_reduce(value, async_op=True).get_future()
+        dist.send(torch.ones(1), 1)
+        assert future.wait()[0][-1] == 2.0
+    else:
+        dist.recv(torch.ones(1), 0)
+        dist.all_reduce(value)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_a_future_of_python_code_fails_with_the_operation(gpu: torch.device, rank: int) -> None:
+    if rank == 0:
+        future = dist.all_reduce(torch.ones(_LARGE, device=gpu), async_op=True).get_future()
+        _store().set("asked", "")
+        with pytest.raises(RuntimeError, match="ranks disagree on shape"):
+            future.wait()
+    else:
+        _store().wait(["asked"])
+        with pytest.raises(phalanx.MismatchError):
+            dist.all_reduce(torch.ones(3, device=gpu))
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_a_hook_of_ddp_may_start_a_collective_in_its_callback(gpu: torch.device, rank: int) -> None:
+    """In many small buckets: the next one's collective comes after the callback's on all ranks."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6))).to(gpu)
+    ddp = nn.parallel.DistributedDataParallel(copy.deepcopy(model), device_ids=[0], bucket_cap_mb=0.0001)
+    register_averaging_hook(ddp, 2)
+    batches = [torch.randn(4, 8, generator=torch.Generator().manual_seed(other)).to(gpu) for other in range(2)]
+    for _ in range(3):
+        ddp.zero_grad()
+        ddp(batches[rank]).square().mean().backward()
+    model(torch.cat(batches)).square().mean().backward()
+    for own, whole in zip(ddp.module.parameters(), model.parameters(), strict=True):
+        assert own.grad is not None
+        assert whole.grad is not None
+        assert torch.allclose(own.grad, whole.grad, atol=1e-6)
     dist.destroy_process_group()
 
 

@@ -16,6 +16,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.torch_training import reference_training as reference
+from tests.torch_training.averaging_hook import register_averaging_hook
 from tests.torch_training.closeness import all_close
 from tests.torch_training.training_ranks import trains_on
 
@@ -31,24 +32,6 @@ def _register_fp16(ddp: Any) -> None:
     ddp.register_comm_hook(None, fp16_compress_hook)
 
 
-def _register_own_with_two_collectives(ddp: Any) -> None:
-    """Average by hand: a callback of one collective starts the next."""
-
-    def hook(bucket: Any) -> torch.futures.Future[Tensor]:
-        parts = [torch.empty_like(bucket.buffer()) for _ in range(NUM_RANKS)]
-        gathered: Any = dist.all_gather(parts, bucket.buffer(), async_op=True)
-
-        def average(_: torch.futures.Future[Any]) -> Tensor:
-            total = torch.stack(parts).sum(0) / NUM_RANKS
-            dist.broadcast(total, src=0)
-            return total
-
-        future: torch.futures.Future[Tensor] = gathered.get_future().then(average)
-        return future
-
-    ddp.register_comm_hook(None, lambda state, bucket: hook(bucket))  # torch refuses annotations that are strings
-
-
 def _register_builtin(name: str) -> Callable[[Any], None]:
     return lambda ddp: ddp._register_builtin_comm_hook(getattr(BuiltinCommHookType, name))
 
@@ -56,7 +39,7 @@ def _register_builtin(name: str) -> Callable[[Any], None]:
 EXACT: dict[str, Callable[[Any], None]] = {
     "allreduce_hook": _register_allreduce,
     "builtin_allreduce": _register_builtin("ALLREDUCE"),
-    "own_hook": _register_own_with_two_collectives,
+    "own_hook": lambda ddp: register_averaging_hook(ddp, NUM_RANKS),
 }
 HALF: dict[str, Callable[[Any], None]] = {
     "fp16_compress_hook": _register_fp16,

@@ -21,6 +21,7 @@ from phalanx.launch.context import has_failed
 
 _JOIN_S = 5.0
 _log = logging.getLogger(__name__)
+_here = threading.local()  # is_completing: whether this thread is one of ours
 _Queue: TypeAlias = "queue.SimpleQueue[tuple[Work, Callable[[], object]] | None]"
 
 
@@ -48,10 +49,6 @@ class Completer:
                 self._thread.start()
                 _stop_at_exit(self)
 
-    def is_current_thread(self) -> bool:
-        """Tell whether the caller runs on this thread: then nothing may wait for it."""
-        return threading.current_thread() is self._thread
-
     def stop(self) -> None:
         """End the thread after what it has been given; operations must be over or aborted by then."""
         with self._lock:
@@ -67,7 +64,13 @@ class Completer:
         self.stop()
 
 
+def is_completing() -> bool:
+    """Tell whether the caller is a callback on a completer's thread: then it must not wait for that thread."""
+    return getattr(_here, "is_completing", False)
+
+
 def _run(entries: _Queue) -> None:
+    _here.is_completing = True
     while (entry := entries.get()) is not None:
         work, tell = entry
         try:

@@ -17,7 +17,7 @@ import torch
 from phalanx.groups.stream_order import StreamOrder
 from phalanx.torch_backend.completion import Completer
 from phalanx.torch_backend.effects import Effects, flat
-from phalanx.torch_backend.future import future_of, ready_future
+from phalanx.torch_backend.future import future_of, promised_future, ready_future
 from phalanx.torch_backend.habits import Habits
 from phalanx.torch_backend.outcome import Outcome
 from phalanx.torch_backend.profiling import is_enabled
@@ -125,20 +125,23 @@ class DeviceWork(PendingWork):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a completed future: callbacks run at once and in the same order on every rank, as with NCCL.
+        """Return a future whose callbacks run in the same order on every rank, as with NCCL.
 
-        DDP's reducer (C++) gets one of a GPU's tensors while they are on their way, and goes on with the backward pass.
+        That of a virtual device's tensors is complete, and callbacks run at once. Those of a GPU's may be on their way.
 
         Raises:
             PhalanxError: The operation has failed.
         """
         if self._future is None:
             by_python = _is_called_from_python("get_future")
-            if self._runs_at_once or by_python:
-                self._wait_in_order(by_python=by_python)
-                self._future = ready_future(self._result, self._streamed_devices())
+            devices = self._streamed_devices()
+            if not by_python and not self._runs_at_once:
+                self._future = future_of(self._outcome, self._result, self._completer, devices)
+            elif devices and self._habits.may_promise:
+                self._future = promised_future(self._outcome, self._result, self._completer, devices)
             else:
-                self._future = future_of(self._outcome, self._result, self._completer, self._streamed_devices())
+                self._wait_in_order(by_python=by_python)
+                self._future = ready_future(self._result, devices)
         return self._future
 
     def _streamed_devices(self) -> list[torch.device]:

@@ -9,7 +9,8 @@ from typing import Any, cast
 import torch
 
 from phalanx.collectives import Work
-from phalanx.torch_backend.completion import Completer
+from phalanx.torch_backend.completion import Completer, is_completing
+from phalanx.torch_backend.promises import promises
 
 
 def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> torch.futures.Future[Any]:
@@ -45,9 +46,34 @@ def future_of(
         PhalanxError: The operation has failed.
     """
     has_types = any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors)
-    if has_types or completer.is_current_thread() or work.done() or _is_asked_from_python():
+    if has_types or is_completing() or work.done() or _is_asked_from_python():
         work.wait()
         return ready_future(tensors, devices)
+    raw, future = _future_on_its_way(work, tensors, devices)
+    completer.when_done(work, lambda: raw.set_result(None))
+    return future
+
+
+def promised_future(
+    work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device]
+) -> torch.futures.Future[Any]:
+    """Return a future of a GPU's tensors for Python code. It may be on its way: see promises.py.
+
+    Raises:
+        PhalanxError: The operation has failed.
+    """
+    if is_completing() or work.done():
+        work.wait()
+        return ready_future(tensors, devices)
+    raw, future = _future_on_its_way(work, tensors, devices)
+    promises.give(raw, work, completer, devices[0])
+    return future
+
+
+def _future_on_its_way(
+    work: Work, tensors: list[Any], devices: Sequence[torch.device]
+) -> tuple[torch.futures.Future[Any], torch.futures.Future[Any]]:
+    """Return a future to be completed with anything, and the one that it completes with the tensors or the error."""
     raw: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
 
     def deliver(_: torch.futures.Future[Any]) -> list[Any]:
@@ -58,8 +84,7 @@ def future_of(
             raise error
         return tensors
 
-    completer.when_done(work, lambda: raw.set_result(None))
-    return raw.then(deliver)
+    return raw, raw.then(deliver)
 
 
 def _is_asked_from_python() -> bool:

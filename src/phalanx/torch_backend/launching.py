@@ -32,12 +32,14 @@ from phalanx.torch_backend.habits import Habits
 from phalanx.torch_backend.lending import Loan
 from phalanx.torch_backend.other_devices import OtherDevices
 from phalanx.torch_backend.outcome import Outcome
+from phalanx.torch_backend.promises import promises
 from phalanx.torch_backend.rules import translated
 from phalanx.torch_backend.untyped import ProcessGroup, Store
 from phalanx.torch_backend.work import FinishedWork, PendingWork
 
 _RECENT_WORKS = 512
 _SMALL_BYTES = 4096
+_MESSAGES = frozenset(("send", "recv", "recvAnySource"))
 _log = logging.getLogger("phalanx")
 _lanes = itertools.count()  # tells the groups of a process apart, in the order in which they were made
 
@@ -64,7 +66,9 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> None:
         super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
         self._group = group
-        self._habits = Habits()
+        # Not asked for with every operation: backward() may start some on threads of torch's own.
+        self._owner = current_thread_rank()
+        self._habits = Habits(may_promise=self._owner is None)
         self._meeting_type = "cpu"  # the device whose streams a barrier is ordered with
         cancel = functools.partial(RankEndpoint.close, group)
         self._completer = Completer("phalanx-futures", cancel)
@@ -72,8 +76,6 @@ class LaunchingGroup(naming.NamedGroup):
         self._others = OtherDevices(self, store, device_types or ("cpu", *stream_order.device_types()))
         self._coalescing = _Coalescing()
         self._lane = next(_lanes)
-        # Not asked for with every operation: backward() may start some on threads of torch's own.
-        self._owner = current_thread_rank()
         self._num_calls = 0
         # A Work that Python hands to C++ loses its Python half when Python lets go of it. DDP does that with small
         # ones: they stay for a while.
@@ -96,6 +98,8 @@ class LaunchingGroup(naming.NamedGroup):
             receive has one in any case, which knows the sender.
         """
         self._num_calls += 1
+        if promises.num_open and event not in _MESSAGES:
+            promises.await_all()
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         if registered and (order := self._order_for(shown)) is not None:
@@ -157,6 +161,7 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> FinishedWork:
         """Start several operations as one."""
         self._num_calls += 1
+        promises.await_all()
         shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
@@ -179,6 +184,7 @@ class LaunchingGroup(naming.NamedGroup):
 
     def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
         self._num_calls += 1
+        promises.await_all()
         if self._habits.rules is not None:
             self._habits.rules.check("all_reduce", tensors, tensors, options)
         with self._record("all_reduce", tensors, tensors) as recording:

@@ -100,6 +100,10 @@ def training_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
                 f"{row['exposed_share']:.1%} of the step is communication that is not hidden"
             )
             steps += f" ({row['goal']})" if row["goal"] else ""
+            steps += (
+                f"; with a hook that communicates nothing {row['quiet_step']['median_s'] * 1e3:.1f} ms: "
+                f"{row['exposed_beside_quiet']:.1%}"
+            )
         lines.append(
             f"{row['backend']:<8}{row['ranks']:>2} x {row['sequences_per_rank']} sequences{_way(row)}: {steps}; "
             f"{row['tokens_per_s']:,.0f} tokens/s" + _beside(row, alone)

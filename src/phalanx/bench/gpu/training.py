@@ -1,5 +1,8 @@
 """A training step of a transformer on ranks that share a GPU, with and without communication.
 
+"Without" in two ways: with no_sync(), which also leaves out that DDP copies gradients into its buckets and out of them;
+and with a hook that leaves the buckets as they are.
+
 The whole batch is the same for every number of ranks, so that their speed can be compared with one rank's.
 """
 
@@ -101,13 +104,16 @@ def train_on_rank(request: TrainingRequest) -> dict[str, Any]:
         times = _time(turns, [trainer.step], request.rounds)
     else:
         wrong = find_wrong(trainer.backward, trainer.plain_model, turns, group)
-        times = _time(turns, [trainer.step, trainer.silent_step], request.rounds)
+        quiet = _Trainer(request, device, group.rank, group.size, is_quiet=True)
+        times = _time(turns, [trainer.step, trainer.silent_step, quiet.step], request.rounds)
         dist.destroy_process_group()
     return _row(request, group.size, times, wrong, trainer.num_parameters)
 
 
 class _Trainer:
-    def __init__(self, request: TrainingRequest, device: torch.device, rank: int, size: int) -> None:
+    def __init__(
+        self, request: TrainingRequest, device: torch.device, rank: int, size: int, *, is_quiet: bool = False
+    ) -> None:
         torch.manual_seed(0)
         self.plain_model = Transformer(request.shape).to(device)
         self.num_parameters = sum(parameter.numel() for parameter in self.plain_model.parameters())
@@ -115,6 +121,8 @@ class _Trainer:
         self._device = device
         if request.backend != "alone":
             self._model = _distributed(self.plain_model, request, rank, size)
+            if is_quiet:
+                self._model.register_comm_hook(None, _communicate_nothing)
         self._optimizer = torch.optim.AdamW(self.plain_model.parameters(), lr=1e-5, fused=True)
         random = torch.Generator().manual_seed(rank)
         batch = (max(1, request.sequences // size), request.shape.tokens)
@@ -140,14 +148,26 @@ class _Trainer:
             loss.backward()
 
 
-def _distributed(model: nn.Module, request: TrainingRequest, rank: int, size: int) -> nn.Module:
-    dist.init_process_group(
-        request.backend,
-        init_method=f"file://{request.store}",
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=_LONGEST_CALL_S),
-    )
+def _communicate_nothing(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+_communicate_nothing.__annotations__.clear()  # torch refuses annotations that are strings
+
+
+def _distributed(
+    model: nn.Module, request: TrainingRequest, rank: int, size: int
+) -> nn.parallel.DistributedDataParallel:
+    if not dist.is_initialized():
+        dist.init_process_group(
+            request.backend,
+            init_method=f"file://{request.store}",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=_LONGEST_CALL_S),
+        )
     places = [0] if request.device == "cuda" else None
     return nn.parallel.DistributedDataParallel(model, device_ids=places, gradient_as_bucket_view=request.is_view)
 
@@ -181,9 +201,10 @@ def _row(
         "goal": "",
     }
     if request.backend != "alone":
-        silent_s = statistics.median(times[1])
+        silent_s, quiet_s = statistics.median(times[1]), statistics.median(times[2])
         exposed = exposed_share(step_s, silent_s)
         row |= {"silent_step": spread(times[1]), "silent_tokens_per_s": tokens / silent_s, "exposed_share": exposed}
+        row |= {"quiet_step": spread(times[2]), "exposed_beside_quiet": exposed_share(step_s, quiet_s)}
         if has_training_goal(request.backend, num_ranks, request.is_view):
             row["goal"] = "ok" if exposed < _MOST_EXPOSED else f"missed: {exposed:.1%} of {_MOST_EXPOSED:.0%}"
     return row

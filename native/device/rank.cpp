@@ -1,11 +1,13 @@
 #include "rank.hpp"
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "../core/platform.hpp"
 
@@ -13,7 +15,8 @@ namespace phalanx::device {
 namespace {
 
 constexpr std::int64_t kSpinNs = 200'000, kYieldNs = 2'000'000;  // then sleep: the GPU is busy with something long
-constexpr useconds_t kSleepUs = 50;
+constexpr useconds_t kSleepUs = 20, kCrowdedSleepUs = 50;
+constexpr unsigned long kSlackNs = 1'000;
 constexpr std::int64_t kHoldNs = 60'000'000'000;  // how long to wait for a leader that has claimed
 constexpr std::int64_t kGraceNs = 100'000'000;    // a leader knows better why it is late: let it be the first to say so
 constexpr std::uint64_t kVectorBytes = 16;
@@ -45,16 +48,35 @@ DType part_type(DType dtype) {
   return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
 }
 
+// While it lives, this thread's sleeps end when they should; by default Linux lets them take 50 us more.
+class SharpSleep {
+ public:
+  SharpSleep() noexcept : slack_ns_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, kSlackNs); }
+  ~SharpSleep() {
+    if (slack_ns_ > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack_ns_));
+  }
+  SharpSleep(const SharpSleep&) = delete;
+
+ private:
+  const int slack_ns_;
+};
+
 // Calls `look` until it says true: at first all the time, then now and then. `look` may throw.
 template <class Look>
 void poll(bool is_crowded, const Look& look) {
   const std::int64_t start = monotonic_ns();
+  std::optional<SharpSleep> sharp;
   for (;;) {
     if (look()) return;
     const std::int64_t passed = monotonic_ns() - start;
-    if (passed > kYieldNs) usleep(kSleepUs);
-    else if (passed > kSpinNs || is_crowded) sched_yield();
-    else cpu_relax();
+    if (passed > kYieldNs) {
+      if (!sharp) sharp.emplace();
+      usleep(is_crowded ? kCrowdedSleepUs : kSleepUs);
+    } else if (passed > kSpinNs || is_crowded) {
+      sched_yield();
+    } else {
+      cpu_relax();
+    }
   }
 }
 

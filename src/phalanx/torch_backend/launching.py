@@ -102,11 +102,20 @@ class LaunchingGroup(naming.NamedGroup):
             promises.await_all()
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
+        # Then it runs on this thread, and there is nothing to keep of it.
+        is_waited_for = not options.is_async and self._coalescing.works is None and not profiling.is_enabled()
         if registered and (order := self._order_for(shown)) is not None:
             order.raise_failure()
+            if is_waited_for and not order.runs_at_once:  # the engine sees to the streams
+                return self._run_on_device(result, options, call, args)
             effects = Effects(event, shown, result, options.root == self._rank_of_self)
-            return self._launch_on_device(Ticket.draw(order, effects, self._lane), effects, options, call, args)
-        if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
+            ticket = Ticket.draw(order, effects, self._lane)
+            if is_waited_for:
+                work = self._run_on_device(result, options, call, args)
+                ticket.wait()
+                return work
+            return self._launch_on_device(ticket, effects, options, call, args)
+        if is_waited_for:
             # Without keywords Python makes no dictionary for them.
             limit = options.timeout_s
             source = call(*args) if limit is None else call(*args, timeout_s=limit)
@@ -118,21 +127,23 @@ class LaunchingGroup(naming.NamedGroup):
 
     def _launch_on_device(
         self, ticket: Ticket, effects: Effects, options: CallOptions, call: Callable[..., Any], args: Sequence[Any]
-    ) -> FinishedWork | None:
-        """Do that with tensors of a device that has streams."""
-        if not options.is_async and self._coalescing.works is None and not profiling.is_enabled():
-            try:
-                source = call(*args, timeout_s=options.timeout_s)
-            except PhalanxError as error:
-                self._habits.telling.told()
-                raise translated(error, self._habits.rules) from error.__cause__
-            ticket.wait()
-            return None if source is None else FinishedWork.of(effects.result, source)
+    ) -> FinishedWork:
+        """Do that with tensors of a device that has streams, behind the caller."""
         loan = Loan(args)
         with self._record(*effects[:3]) as recording:
             native = call(*loan.arguments, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
         return self._keep_on_device(Outcome(native, self._habits, [loan]), effects.result, ticket)
+
+    def _run_on_device(
+        self, result: list[Any], options: CallOptions, call: Callable[..., Any], args: Sequence[Any]
+    ) -> FinishedWork | None:
+        try:
+            source = call(*args, timeout_s=options.timeout_s)
+        except PhalanxError as error:
+            self._habits.telling.told()
+            raise translated(error, self._habits.rules) from error.__cause__
+        return None if source is None else FinishedWork.of(result, source)
 
     def _keep_on_device(self, outcome: Outcome, result: list[Any], ticket: Ticket) -> FinishedWork:
         ticket.order.started(outcome, owner=self._owner)

@@ -18,6 +18,7 @@ from phalanx.groups import stream_order
 from phalanx.settings import set_environment
 from phalanx.torch_backend import autoload
 from phalanx.torch_backend.cuda_order import CudaStreamOrder, serve_cuda
+from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import dist
 from tests.cuda_simulator.build import build_simulator, has_compiler, user_folder
 from tests.devices.in_child import in_child, on_virtual_devices
@@ -347,6 +348,23 @@ def test_virtual_gpus_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     serve_cuda()
     assert stream_order.is_virtual("cuda")
+
+
+@on_virtual_devices(1, face="cuda")
+def test_python_code_of_a_rank_that_is_a_thread_gets_a_completed_future(tmp_path: Path) -> None:
+    """One rank must not wait for callbacks of another, who may be waiting for it."""
+    stream_order.orders("cuda", CudaStreamOrder())
+
+    def ask() -> bool:
+        rank = phalanx.connect().rank
+        dist.init_process_group("phalanx", init_method=f"file://{tmp_path}/store", rank=rank, world_size=2)
+        future = dist.all_reduce(torch.ones(_LARGE, device="cuda:0"), async_op=True).get_future()
+        is_done: bool = future.done()
+        dist.destroy_process_group()
+        return is_done
+
+    with thread_worlds():
+        assert phalanx.spawn(ask, ranks=2, kind="thread", timeout_s=60) == [True, True]
 
 
 @in_child

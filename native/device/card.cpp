@@ -24,8 +24,8 @@ void Card::clear() noexcept {
 }
 
 void Card::publish(Endpoint& endpoint, const Call& call) {
-  header.num_regions = std::uint16_t(regions.size());
-  header.num_buffers = std::uint16_t(buffers.size());
+  header.num_regions = std::uint8_t(regions.size());
+  header.num_buffers = std::uint8_t(buffers.size());
   std::byte payload[kSlotBytes];
   std::byte* at = put(payload, &header, 1);
   at = put(at, regions.data(), regions.size());

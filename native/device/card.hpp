@@ -21,15 +21,17 @@ enum class Sharing : std::uint8_t {
 enum class Form : std::uint8_t { kList, kSingle };
 
 struct CardHeader {
-  std::uint16_t num_regions;
-  std::uint16_t num_buffers;
+  std::uint8_t num_regions;
+  std::uint8_t num_buffers;
   Sharing sharing;
   Form form;
-  std::int16_t ordinal;   // of the GPU in that process
+  std::int8_t ordinal;    // of the GPU in that process
+  bool was_busy;          // its stream, at the call
+  bool has_retired;
   std::uint64_t gpu;      // tells GPUs apart, alike in all processes
   std::uint64_t process;  // tells processes apart
-  std::uint64_t ready;    // the event after which the memory is ready; 0: it is
-  std::uint64_t retired;  // an allocation that is no more, or 0
+  std::uint64_t ready;    // if it was: kPointers: the event after which the memory is ready; kHandles: since when it is
+  std::uint64_t retired;  // if it has: an allocation that is no more
 };
 struct CardRegion {
   std::uint64_t offset;  // in its buffer; with plain pointers the address
@@ -40,6 +42,7 @@ struct CardBuffer {
   std::uint64_t id;  // no other allocation of the process ever has it
   std::uint64_t base;
 };
+static_assert(kSlotBytes / sizeof(CardRegion) < 256);  // so they can be counted
 static_assert(sizeof(CardHeader) + sizeof(CardRegion) + sizeof(CardBuffer) <= kInlineBytes);
 
 // One to fill in; used again and again.

@@ -26,6 +26,7 @@ class Maker {
         is_copy_(!is_reduction(call.operation)), unit_(is_copy_ ? 1 : item_bytes(call.dtype)) {}
 
   void make(Operation operation) {
+    entries_.words.clear();
     switch (operation) {
       case Operation::kAllReduce: shape(n_, n_); all_reduce(); break;
       case Operation::kReduce: shape(n_, 1); reduce(); break;
@@ -42,7 +43,6 @@ class Maker {
 
  private:
   void shape(std::size_t num_sources, std::size_t num_targets) {
-    entries_.words.clear();
     entries_.num_sources = num_sources;
     entries_.num_targets = num_targets;
     entries_.num_factors = is_premultiplied_ && !is_copy_ ? n_ : 0;

@@ -19,6 +19,7 @@ constexpr useconds_t kSleepUs = 20, kCrowdedSleepUs = 50;
 constexpr unsigned long kSlackNs = 1'000;
 constexpr std::int64_t kHoldNs = 60'000'000'000;  // how long to wait for a leader that has claimed
 constexpr std::int64_t kGraceNs = 100'000'000;    // a leader knows better why it is late: let it be the first to say so
+constexpr int kLooksPerQuestion = 64;
 constexpr std::uint64_t kVectorBytes = 16;
 constexpr unsigned kVectorsPerThread = 4;
 constexpr unsigned kBlocksPerMultiprocessor = 8, kBlocksAtOnce = 2;  // as many as kernels/pieces.cu has compiled for
@@ -88,8 +89,8 @@ DeviceRank::DeviceRank(Endpoint& endpoint, Gpu& gpu, Warn warn)
 
 bool DeviceRank::run(const Call& call, const Operands& operands) {
   try {
-    if (!is_single_process_) await(call, operands.ready->event(), endpoint_.rank());
-    meet(call, operands);
+    const std::int64_t ready_ns = is_single_process_ ? 0 : await(call, operands.ready->event(), endpoint_.rank());
+    meet(call, operands, ready_ns);
     const bool is_done = decide(call);
     endpoint_.end();
     return is_done;
@@ -119,8 +120,8 @@ void DeviceRank::hold_until_untouched() noexcept {
   }
 }
 
-void DeviceRank::await(const Call& call, CudaEvent event, int rank) {
-  if (event == nullptr) return;
+std::int64_t DeviceRank::await(const Call& call, CudaEvent event, int rank) {
+  if (event == nullptr) return 0;
   const Deadline deadline(call.deadline_ns, call.paused_ns);
   int looks = 0;
   poll(endpoint_.is_crowded(), [&] {
@@ -129,13 +130,14 @@ void DeviceRank::await(const Call& call, CudaEvent event, int rank) {
       cuda().check(result, "finish the work before the operation");
       return true;
     }
-    if (++looks % 64 == 0) {
+    if (++looks % kLooksPerQuestion == 0) {
       endpoint_.throw_if_faulty();
       if (deadline.left_ns() <= 0) endpoint_.fail(FaultKind::kTimeout, rank, "stream");
       if (Endpoint::is_interrupted()) endpoint_.fail(FaultKind::kInterrupted, endpoint_.rank(), "");
     }
     return false;
   });
+  return looks == 0 ? 0 : monotonic_ns();
 }
 
 void DeviceRank::finish() {
@@ -147,17 +149,21 @@ void DeviceRank::finish() {
   });
 }
 
-void DeviceRank::fill_card(const Operands& operands) {
+void DeviceRank::fill_card(const Operands& operands, std::int64_t ready_ns) {
   card_.clear();
   card_.header.gpu = first_word(gpu_.uuid());
   card_.header.process = process_;
-  card_.header.ordinal = std::int16_t(gpu_.ordinal());
+  card_.header.ordinal = std::int8_t(gpu_.ordinal());
   card_.header.form = operands.form;
   card_.header.sharing = is_single_process_ ? Sharing::kPointers : can_share_ ? Sharing::kHandles : Sharing::kNotPossible;
   card_.header.retired = exports_.take_retired();
+  card_.header.has_retired = card_.header.retired != 0;
+  card_.header.ready = std::uint64_t(ready_ns);
+  card_.header.was_busy = ready_ns != 0;
   const char* why = nullptr;
   if (is_single_process_) {
     card_.header.ready = std::bit_cast<std::uint64_t>(operands.ready->event());
+    card_.header.was_busy = card_.header.ready != 0;
     for (const Region& region : operands.regions)
       card_.regions.push_back({std::bit_cast<std::uint64_t>(region.data), region.bytes, 0});
   } else if (can_share_ && !std::ranges::all_of(operands.regions, [&](const Region& region) { return exports_.add(card_, region); })) {
@@ -172,8 +178,8 @@ void DeviceRank::fill_card(const Operands& operands) {
   warn_(std::string("CUDA tensors of this rank go through the host, which is slow: ") + why);
 }
 
-void DeviceRank::meet(const Call& call, const Operands& operands) {
-  fill_card(operands);
+void DeviceRank::meet(const Call& call, const Operands& operands, std::int64_t ready_ns) {
+  fill_card(operands, ready_ns);
   card_.publish(endpoint_, call);
   endpoint_.await_arrivals(call);
   cards_.clear();
@@ -182,7 +188,7 @@ void DeviceRank::meet(const Call& call, const Operands& operands) {
     is_single_process_ = std::ranges::all_of(cards_, [&](const CardView& card) { return card.header->process == process_; });
   if (imports_.size() == 0) return;
   for (std::size_t rank = 0; rank < cards_.size(); ++rank) {
-    if (cards_[rank].header->retired != 0) imports_.forget(int(rank), cards_[rank].header->retired);
+    if (cards_[rank].header->has_retired) imports_.forget(int(rank), cards_[rank].header->retired);
   }
   imports_.trim();
 }
@@ -196,22 +202,29 @@ bool DeviceRank::can_all_share() const noexcept {
   return are_handles || (are_pointers && is_single_process_);
 }
 
-// The lowest rank on each GPU.
+// Alike on all ranks. Threads of one process have the GPU together: there it is always the lowest.
 void DeviceRank::find_leaders() {
+  const auto since = [&](const CardHeader& header) {
+    return header.was_busy && header.sharing == Sharing::kHandles ? header.ready : 0;
+  };
   leaders_.clear();
   for (std::size_t rank = 0; rank < cards_.size(); ++rank) {
-    const auto leads_it = [&](int leader) { return cards_[std::size_t(leader)].header->gpu == cards_[rank].header->gpu; };
-    if (!std::ranges::any_of(leaders_, leads_it)) leaders_.push_back(int(rank));
+    const CardHeader& own = *cards_[rank].header;
+    const auto header_of = [&](int leader) -> const CardHeader& { return *cards_[std::size_t(leader)].header; };
+    const auto leader = std::ranges::find_if(leaders_, [&](int one) { return header_of(one).gpu == own.gpu; });
+    if (leader == leaders_.end()) leaders_.push_back(int(rank));
+    else if (since(own) > since(header_of(*leader))) *leader = int(rank);
   }
 }
 
 bool DeviceRank::decide(const Call& call) {
-  if (!can_all_share()) return false;
-  find_leaders();
-  const bool is_leader = std::ranges::find(leaders_, endpoint_.rank()) != leaders_.end();
+  const bool can_share = can_all_share();
+  if (can_share) find_leaders();
+  const bool is_leader = can_share && std::ranges::find(leaders_, endpoint_.rank()) != leaders_.end();
+  if (!is_leader) exports_.look_for_freed();
+  if (!can_share) return false;
   try {
     if (is_leader && !lead(call)) return agree_to_stage(call);
-    if (!is_leader) exports_.look_for_freed();
     return follow(call) || agree_to_stage(call);
   } catch (const DeviceProblem& problem) {
     endpoint_.fail(FaultKind::kPeerFailed, endpoint_.rank(), problem.what());
@@ -232,8 +245,9 @@ bool DeviceRank::lead(const Call& call) {
     endpoint_.fail(FaultKind::kMismatch, sizes.rank,
                    "sizes " + std::to_string(sizes.given_bytes) + " " + std::to_string(sizes.expected_bytes));
   }
-  for (std::size_t rank = 0; is_single_process_ && rank < cards_.size(); ++rank)
-    await(call, std::bit_cast<CudaEvent>(cards_[rank].header->ready), int(rank));
+  for (std::size_t rank = 0; is_single_process_ && rank < cards_.size(); ++rank) {
+    if (cards_[rank].header->was_busy) await(call, std::bit_cast<CudaEvent>(cards_[rank].header->ready), int(rank));
+  }
   const auto part = std::ranges::find(leaders_, endpoint_.rank()) - leaders_.begin();
   if (leaders_.size() > 1)
     keep_slice(entries_, is_reduction(call.operation) ? item_bytes(call.dtype) : 1, int(part), int(leaders_.size()));

@@ -5,7 +5,9 @@
 //   every rank      waits until its own stream has reached the call (ranks as threads leave that to the leader), publishes
 //                   its card, and waits for all arrivals. Now all know all cards, and decide alike:
 //   somebody can't share   ->  the operation is over, unsuccessful: the caller stages it through the host.
-//   leaders         the lowest rank on each GPU. It opens what it needs; post_step(kClaimed), or kUnopened if it can't.
+//   leaders         on each GPU the rank whose stream was the last to reach the call: the GPU is that process's now, and to
+//                   hand it to another takes longer than most operations. The lowest, if all were there already. It opens
+//                   what it needs; post_step(kClaimed), or kUnopened if it can't.
 //                   With several leaders each waits for the others' word first (kUnopened may be kSeen by then), so that
 //                   nobody writes in vain.
 //                   Then it looks whether the group has failed; if not it launches one kernel for its slice of all the
@@ -54,8 +56,9 @@ class DeviceRank {
   // shared, and nothing was done. Throws Trouble and DeviceProblem. Needs Current.
   bool run(const Call& call, const Operands& operands);
 
-  // Block until a rank's stream has passed the event, within the call's time.
-  void await(const Call& call, CudaEvent event, int rank);
+  // Block until a rank's stream has passed the event, within the call's time. Returns when it was seen to have passed, or 0 if
+  // it had before.
+  std::int64_t await(const Call& call, CudaEvent event, int rank);
   // Block until everything on our stream is over.
   void finish();
 
@@ -67,8 +70,8 @@ class DeviceRank {
  private:
   enum Step : std::uint64_t { kClaimed = 1, kDone = 2, kUnopened = 3, kSeen = 4, kReleased = 5 };
 
-  void fill_card(const Operands& operands);
-  void meet(const Call& call, const Operands& operands);
+  void fill_card(const Operands& operands, std::int64_t ready_ns);
+  void meet(const Call& call, const Operands& operands, std::int64_t ready_ns);
   bool can_all_share() const noexcept;
   void find_leaders();
   bool decide(const Call& call);

@@ -420,7 +420,8 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     check_same_dtype(output, input, "output and input");
     const PerRank<std::size_t> output_bytes = split_bytes(output, output_splits, n, "output");
     const PerRank<std::size_t> input_bytes = split_bytes(input, input_splits, n, "input");
-    const bool is_even = are_alike(output_bytes) && are_alike(input_bytes);
+    constexpr int kMostEven = 128;  // more ranks have too many pairs for one rank to serve them all
+    const bool is_even = n <= kMostEven && are_alike(output_bytes) && are_alike(input_bytes);
     auto device = on_device(call, input_object, {{&output, 1}, false, true, is_even ? nullptr : &output_bytes},
                             {{&input, 1}, true, false, is_even ? nullptr : &input_bytes},
                             is_even ? device::Form::kSingle : device::Form::kList);

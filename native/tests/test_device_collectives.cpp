@@ -1,6 +1,7 @@
 // Collectives of device memory, over the driver that PHALANX_CUDA_DRIVER names: a simulated one.
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "../core/faults.hpp"
 #include "../device/operation.hpp"
@@ -132,6 +133,40 @@ TEST(memory_that_its_owner_has_freed_is_closed_by_the_leader) {
       const device::Current current(gpu);
       device::cuda().check(device::cuda().free(std::bit_cast<device::CudaPointer>(values)), "free memory");
     }
+  });
+}
+
+TEST(the_rank_whose_stream_was_last_leads) {
+  require_driver();
+  run_processes(small_shape(3), [](const EndpointPtr& endpoint) {
+    Gpu& gpu = Gpu::at(0);
+    DeviceRank rank(*endpoint, gpu, [](const std::string&) {});
+    const device::CudaStream stream = gpu.take_stream();
+    std::byte* values = simulated::device_memory(gpu, 64);
+    const auto reduce = [&] {
+      Call call = call_of(Operation::kAllReduce, 16);
+      call.is_on_device = true;
+      const TensorView view{values, DType::kInt32, 16, {}, {}};
+      DeviceOperation(rank, std::make_shared<const device::Moment>(gpu, stream), Form::kList, {{view, true, true, {}}})
+          .run(*endpoint, call);
+    };
+    const auto keep_busy = [&] {
+      const Setting delay("SIMULATED_DELAY_US", "30000");
+      const device::Current current(gpu);
+      const auto at = std::bit_cast<device::CudaPointer>(values);
+      device::cuda().check(device::cuda().copy_on_device(at, at, 64, stream), "keep the stream busy");
+    };
+    std::size_t opened = 0;
+    const auto leads = [&] { return rank.imports().size() > std::exchange(opened, rank.imports().size()); };
+    reduce();
+    CHECK_EQUAL(leads(), endpoint->rank() == 0);  // nobody had to wait
+    if (endpoint->rank() == 2) keep_busy();
+    reduce();
+    CHECK_EQUAL(leads(), endpoint->rank() == 2);
+    if (endpoint->rank() != 0) keep_busy();
+    reduce();
+    const bool is_first_time = leads();
+    CHECK(!is_first_time || endpoint->rank() == 1);  // whichever of the two it was
   });
 }
 

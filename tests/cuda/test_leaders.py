@@ -90,6 +90,40 @@ def _move_lists_and_pieces(group: Group, device: str) -> None:
     assert torch.equal(pieces.cpu(), expected)
 
 
+def _exchange_in_every_form(group: Group) -> bool:
+    """Some ranks have even blocks, others uneven ones, lists, or a tensor in pieces."""
+    n, rank, device = group.size, group.rank, "cuda:0"
+    blocks = [[1, 1, 1], [1, 2, 3], [1, 3, 2]]  # from each rank to each, in units of 5
+    given = torch.cat([torch.full((5 * count,), 10.0 * rank + to) for to, count in enumerate(blocks[rank])]).to(device)
+    taken = [5 * blocks[source][rank] for source in range(n)]
+    output = torch.full((sum(taken),), -1.0, device=device)
+    group.all_to_all_single(output, given, taken, [5 * count for count in blocks[rank]])
+    assert output.tolist() == [10.0 * source + rank for source in range(n) for _ in range(taken[source])]
+
+    given, output = torch.arange(6.0, device=device) + 10 * rank, torch.full((6,), -1.0, device=device)
+    if rank == 2:
+        group.all_to_all(list(output.split(2)), list(given.split(2)))
+    else:
+        group.all_to_all_single(output, given)
+    assert output.tolist() == [10.0 * source + 2 * rank + i for source in range(n) for i in range(2)]
+
+    given = torch.arange(12.0, device=device).view(6, 2) + 100 * rank
+    output = torch.full((2, 6), -1.0, device=device).t() if rank == 1 else torch.full((6, 2), -1.0, device=device)
+    group.all_to_all_single(output, given)
+    rows = [torch.arange(12.0).view(6, 2)[2 * rank : 2 * rank + 2] + 100 * source for source in range(n)]
+    assert torch.equal(output.cpu(), torch.cat(rows))
+
+    group.all_to_all_single(torch.empty(0, device=device), torch.empty(0, device=device))
+    return True
+
+
+@every_kind
+@pytest.mark.parametrize("obstacle", ["", "NO_IPC", "NOT_EXPORTABLE"])
+def test_ranks_exchange_blocks_in_different_forms(simulated: SimulatedRanks, kind: Kind, obstacle: str) -> None:
+    obstacles = {obstacle: 1} if obstacle else {}
+    assert simulated.run(kind, 3, _exchange_in_every_form, **obstacles) == [True] * 3
+
+
 @every_kind
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_every_collective_of_cuda_tensors_is_right(simulated: SimulatedRanks, kind: Kind, ranks: int) -> None:

@@ -216,24 +216,6 @@ def test_python_code_gets_a_future_while_the_stream_is_busy(device: torch.device
     assert bool((future.wait()[0] == world_size).all())
 
 
-def test_a_callback_does_not_wait_for_what_the_stream_was_given_later(
-    device: torch.device, rank: int, world_size: int
-) -> None:
-    for is_first in (True, False):  # kernels may be loaded at their first use, and that waits for those that run
-        if rank != 0:
-            torch.cuda._sleep(_SLOW_CYCLES)  # rank 0 has attached its callback by then
-            dist.all_reduce(_full(1, device))
-            continue
-        future = dist.all_reduce(_full(1, device), async_op=True).get_future()
-        doubled = future.then(lambda done: (done.value()[0] * 2).cpu())
-        torch.cuda._sleep(10 * _SLOW_CYCLES)
-        later = torch.cuda.Event()
-        later.record()
-        assert bool((doubled.wait() == 2 * world_size).all())
-        assert is_first or not later.query()
-        torch.cuda.synchronize()
-
-
 def test_callbacks_of_futures_run_in_order_with_streams(device: torch.device, rank: int, world_size: int) -> None:
     value = _full(1, device, 1 << 20)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,123 @@ def test_collectives_of_callbacks_come_before_those_called_after_them(gpu: torch
         assert future.wait()[0] == 8.0
         work.wait()
         assert second[0] == 2.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_callbacks_of_several_futures_run_in_the_order_in_which_these_were_asked_for(
+    gpu: torch.device, rank: int
+) -> None:
+    groups = [dist.new_group(), dist.new_group()]
+    for turn in range(10):
+        works = [dist.all_reduce(torch.ones(_LARGE, device=gpu), group=group, async_op=True) for group in groups]
+        _store().set(f"begun {turn}", "") if turn % 2 != rank else _store().wait([f"begun {turn}"])
+        seen: list[int] = []
+
+        def reduce_again(_: Any, count: int, seen: list[int] = seen) -> None:
+            dist.all_reduce(torch.ones(count, device=gpu))  # ranks would disagree about the size
+            seen.append(count)
+
+        futures = [
+            work.get_future().then(functools.partial(reduce_again, count=100 * (at + 1)))
+            for at, work in enumerate(works)
+        ]
+        for future in futures:
+            future.wait()
+        assert seen == [100, 200]
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_a_callback_may_wait_for_another_future(gpu: torch.device, rank: int) -> None:
+    works = [dist.all_reduce(torch.full((_LARGE,), 1.0 + at, device=gpu), async_op=True) for at in range(2)]
+    first, second = (work.get_future() for work in works)
+    assert first.then(lambda _: second.wait()[0]).wait()[0] == 4.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_collectives_do_not_wait_for_a_message_whose_future_somebody_has(gpu: torch.device, rank: int) -> None:
+    value = torch.zeros(4, device=gpu)
+    if rank == 0:
+        with ThreadPoolExecutor(1) as threads:
+            message = threads.submit(lambda: dist.irecv(value, 1).get_future().wait())
+            dist.all_reduce(torch.ones(4, device=gpu))
+            message.result(timeout=30)
+        assert value[0] == 5.0
+    else:
+        dist.all_reduce(torch.ones(4, device=gpu))
+        dist.send(torch.full((4,), 5.0, device=gpu), 0)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_synchronizing_waits_for_callbacks_too(gpu: torch.device, rank: int) -> None:
+    for _ in range(10):
+        output = torch.zeros(_LARGE, device=gpu)
+        future = dist.all_reduce(torch.ones(_LARGE, device=gpu), async_op=True).get_future()
+        future.then(lambda done, output=output: output.copy_(done.value()[0]))
+        torch.cuda.synchronize()
+        assert output[-1] == 2.0
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_callbacks_record_gradients_if_their_caller_does(gpu: torch.device, rank: int, mode: Any) -> None:
+    def tell(_: Any) -> tuple[bool, bool]:
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    with mode():
+        if rank == 1:
+            _store().wait(["attached"])
+        value = torch.ones(_LARGE, device=gpu)
+        future = dist.all_reduce(value, async_op=True).get_future().then(tell)
+        _store().set("attached", "")
+        assert future.wait() == tell(None)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_a_group_ends_after_the_callbacks_of_its_futures(gpu: torch.device, rank: int) -> None:
+    seen = []
+
+    def reduce_again(done: Any) -> None:
+        (tensor,) = done.value()
+        dist.all_reduce(tensor)
+        seen.append(float(tensor[0]))
+
+    if rank == 1:
+        _store().wait(["attached"])
+    group = dist.group.WORLD
+    dist.all_reduce(torch.ones(_LARGE, device=gpu), async_op=True).get_future().then(reduce_again)
+    _store().set("attached", "")
+    group.shutdown()
+    assert seen == [4.0]
+
+
+@pytest.mark.ranks(2)
+def test_a_coalescing_block_begins_after_callbacks(gpu: torch.device, rank: int) -> None:
+    """torch would take a callback's collective for a part of the block."""
+
+    def reduce_again(done: Any) -> torch.Tensor:
+        (tensor,) = done.value()
+        dist.all_reduce(tensor)
+        return tensor  # type: ignore[no-any-return]
+
+    for turn in range(10):
+        if turn % 2 == rank:
+            _store().wait([f"begun {turn}"])
+        future = dist.all_reduce(torch.ones(_LARGE, device=gpu), async_op=True).get_future().then(reduce_again)
+        if turn % 2 != rank:
+            _store().set(f"begun {turn}", "")
+        values = [torch.ones(3, device=gpu) for _ in range(2)]
+        with dist._coalescing_manager(async_ops=True) as coalesced:
+            for value in values:
+                dist.all_reduce(value)
+        coalesced.wait()
+        assert [float(value[0]) for value in values] == [2.0, 2.0]
+        assert future.wait()[0] == 4.0
     dist.destroy_process_group()
 
 

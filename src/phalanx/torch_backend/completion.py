@@ -45,8 +45,9 @@ class Completer:
         with self._lock:
             self._queue.put((work, tell))
             if self._thread is None:
-                self._thread = threading.Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
                 _stop_at_exit(self)
 
     def stop(self) -> None:

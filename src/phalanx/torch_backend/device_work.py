@@ -70,8 +70,21 @@ class DeviceWork(PendingWork):
         completer: Completer,
         tickets: Sequence[Ticket],
         habits: Habits,
+        *,
+        may_promise: bool = False,
     ) -> None:
+        """Make one.
+
+        Args:
+            outcome: The operation.
+            result: The tensors it fills.
+            completer: Completes its future.
+            tickets: Its places between the work of streams.
+            habits: Of its group.
+            may_promise: Whether Python code may get its future on the way: see promises.py.
+        """
         super().__init__(outcome, result, completer)
+        self._may_promise = may_promise
         self._outcome = outcome
         self._runs_at_once = all(ticket.order.runs_at_once for ticket in tickets)
         self._tickets: list[Waitable] = [*tickets]
@@ -137,7 +150,7 @@ class DeviceWork(PendingWork):
             devices = self._streamed_devices()
             if not by_python and not self._runs_at_once:
                 self._future = future_of(self._outcome, self._result, self._completer, devices)
-            elif devices and self._habits.may_promise:
+            elif devices and self._may_promise:
                 self._future = promised_future(self._outcome, self._result, self._completer, devices)
             else:
                 self._wait_in_order(by_python=by_python)

@@ -57,17 +57,18 @@ def future_of(
 def promised_future(
     work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device]
 ) -> torch.futures.Future[Any]:
-    """Return a future of a GPU's tensors for Python code. It may be on its way: see promises.py.
+    """Return a future of a GPU's tensors for Python code: on its way if it is the only one, see promises.py.
 
     Raises:
         PhalanxError: The operation has failed.
     """
-    if is_completing() or work.done():
-        work.wait()
-        return ready_future(tensors, devices)
-    raw, future = _future_on_its_way(work, tensors, devices)
-    promises.give(raw, work, completer, devices[0])
-    return future
+    if not is_completing() and not work.done():
+        raw, future = _future_on_its_way(work, tensors, devices)
+        if promises.give(raw, work, completer, devices[0]):
+            return future
+    promises.await_all()
+    work.wait()
+    return ready_future(tensors, devices)
 
 
 def _future_on_its_way(

@@ -86,12 +86,9 @@ class Habits:
         comms: Who describes its operations to the profiler.
         recent: Works that are kept alive.
         telling: What the program has been told of failures.
-        may_promise: Whether Python code may get futures on their way. Not on ranks that are threads: promises are the
-            process's, and one rank must not wait for another's.
     """
 
     rules: Rules | None = None
     comms: CommsRecorder | None = None
     recent: RecentWorks = field(default_factory=RecentWorks)
     telling: Telling = field(default_factory=Telling)
-    may_promise: bool = True

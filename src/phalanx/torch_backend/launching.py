@@ -68,7 +68,7 @@ class LaunchingGroup(naming.NamedGroup):
         self._group = group
         # Not asked for with every operation: backward() may start some on threads of torch's own.
         self._owner = current_thread_rank()
-        self._habits = Habits(may_promise=self._owner is None)
+        self._habits = Habits()
         self._meeting_type = "cpu"  # the device whose streams a barrier is ordered with
         cancel = functools.partial(RankEndpoint.close, group)
         self._completer = Completer("phalanx-futures", cancel)
@@ -98,7 +98,7 @@ class LaunchingGroup(naming.NamedGroup):
             receive has one in any case, which knows the sender.
         """
         self._num_calls += 1
-        if promises.num_open and event not in _MESSAGES:
+        if promises.is_open and event not in _MESSAGES:
             promises.await_all()
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
@@ -133,7 +133,8 @@ class LaunchingGroup(naming.NamedGroup):
         with self._record(*effects[:3]) as recording:
             native = call(*loan.arguments, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
-        return self._keep_on_device(Outcome(native, self._habits, [loan]), effects.result, ticket)
+        outcome = Outcome(native, self._habits, [loan])
+        return self._keep_on_device(outcome, effects.result, ticket, is_message=effects.event in _MESSAGES)
 
     def _run_on_device(
         self, result: list[Any], options: CallOptions, call: Callable[..., Any], args: Sequence[Any]
@@ -145,12 +146,16 @@ class LaunchingGroup(naming.NamedGroup):
             raise translated(error, self._habits.rules) from error.__cause__
         return None if source is None else FinishedWork.of(result, source)
 
-    def _keep_on_device(self, outcome: Outcome, result: list[Any], ticket: Ticket) -> FinishedWork:
+    def _keep_on_device(
+        self, outcome: Outcome, result: list[Any], ticket: Ticket, *, is_message: bool = False
+    ) -> FinishedWork:
         ticket.order.started(outcome, owner=self._owner)
         if self._coalescing.works is not None:
             self._coalescing.works.append(outcome)
             self._coalescing.tickets.append(ticket)
-        work = DeviceWork(outcome, result, self._completer, [ticket], self._habits)
+        # A message may be late for long; and a rank that is a thread must not wait for another's callbacks.
+        may_promise = not is_message and self._owner is None
+        work = DeviceWork(outcome, result, self._completer, [ticket], self._habits, may_promise=may_promise)
         if _is_small(result):
             self._habits.recent.add(outcome, work)
         return work
@@ -253,11 +258,12 @@ class LaunchingGroup(naming.NamedGroup):
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Wait for operations under way, then leave.
+        """Wait for operations under way and the callbacks of their futures, then leave.
 
         Raises:
             PhalanxError: One on a device has failed, and the program has not been told.
         """
+        promises.await_all()
         try:
             self._others.shutdown()
         finally:

@@ -1,13 +1,14 @@
-"""Futures that Python code has got while their operations are under way.
+"""A future that Python code has got while its collective is under way.
 
-Their callbacks run when the operation is over, on the thread that completes futures, and may start collectives of their
-own. All ranks have to start theirs in one order, whatever takes how long. So whoever starts a collective lets the
-callbacks of those before it run first: a hook of DDP has its bucket on the way while the backward pass goes on to the
-next one.
+Its callbacks run when the collective is over, on the thread that completes futures, and may start collectives of their
+own. All ranks have to start theirs in one order, whatever takes how long. So there is one such future at a time, and
+whoever starts a collective, or asks for the next future, lets its callbacks run first: a hook of DDP has its bucket on
+the way while the backward pass goes on to the next one.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import Any
@@ -17,54 +18,67 @@ import torch
 from phalanx.collectives import Work
 from phalanx.torch_backend.completion import Completer, is_completing
 
+_log = logging.getLogger("phalanx")
+
 
 class Promises:
-    """Those of this process that have not been kept yet. Threads may share it."""
+    """Whether there is one in this process. Threads may share it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self.num_open = 0
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self.is_open = False
 
-    def give(self, future: torch.futures.Future[Any], work: Work, completer: Completer, device: torch.device) -> None:
+    def give(self, future: torch.futures.Future[Any], work: Work, completer: Completer, device: torch.device) -> bool:
         """Complete a future, with None, and run its callbacks when the operation has ended, well or not.
 
-        The data is there for every stream then, so that callbacks need not wait for what the program has given its own
-        stream since.
+        Callbacks run as the caller would run them: with the same device, and gradients recorded or not.
 
-        Args:
-            device: The one that is current for its callbacks.
+        Returns:
+            False if there is another: then this one is left alone.
         """
         with self._changed:
-            self.num_open += 1
+            if self.is_open:
+                return False
+            self.is_open = True
+        has_gradients, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def keep() -> None:
             try:
-                with torch.cuda.stream(self._idle_stream(device)):
+                with (
+                    torch.inference_mode(is_inference),
+                    torch.set_grad_enabled(has_gradients),
+                    torch.cuda.device(device),
+                ):
+                    future.set_result(None)
+            except Exception:  # of CUDA: the operation has probably failed too, as whoever waits will hear
+                _log.exception("a future was completed without its device")
+                if not future.done():
                     future.set_result(None)
             finally:
-                with self._changed:
-                    self.num_open -= 1
-                    self._changed.notify_all()
+                self._close()
 
-        completer.when_done(work, keep)
+        try:
+            completer.when_done(work, keep)
+        except BaseException:  # no thread can be started
+            self._close()
+            raise
+        return True
 
-    def _idle_stream(self, device: torch.device) -> torch.cuda.Stream:
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return self._streams[device]
+    def _close(self) -> None:
+        with self._changed:
+            self.is_open = False
+            self._changed.notify_all()
 
     def await_all(self) -> None:
-        """Block until there is none left. A callback has nothing to wait for: those before it have run."""
-        if not is_completing():
+        """Block until there is none. A callback need not wait: the one future there is is its own."""
+        if self.is_open and not is_completing():
             with self._changed:
-                self._changed.wait_for(lambda: self.num_open == 0)
+                self._changed.wait_for(lambda: not self.is_open)
 
     def forget(self) -> None:
-        """Forget all of them, in a process that was forked."""
+        """Forget it, in a process that was forked."""
         self._changed = threading.Condition()
-        self.num_open = 0
-        self._streams = {}
+        self.is_open = False
 
 
 promises = Promises()

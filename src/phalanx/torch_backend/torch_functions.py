@@ -16,6 +16,7 @@ import torch
 from phalanx.groups import stream_order
 from phalanx.torch_backend.autoload import NAME
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
+from phalanx.torch_backend.promises import promises
 from phalanx.torch_backend.untyped import c10d, dist, library
 
 _lock = threading.Lock()  # guards _libraries
@@ -30,6 +31,7 @@ def teach_torch() -> None:
             _teach("monitored_barrier", _monitored_barrier)
             _teach("_set_pg_timeout", _set_pg_timeout)
             _teach("_get_split_source", _get_split_source)
+            _teach("_coalescing_manager", _coalescing_manager)
             if hasattr(c10d, "_maybe_attach_flight_recorder"):  # torch 2.15
                 _teach("_maybe_attach_flight_recorder", _maybe_attach_flight_recorder)
         for key in (_KEYS[kind] for kind in ("cpu", *stream_order.device_types())):
@@ -82,6 +84,12 @@ def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
     source = original(group)
     is_ours = isinstance(source, PhalanxProcessGroup)
     return None if is_ours and not hasattr(source, "perform_nocolor_split") else source
+
+
+def _coalescing_manager(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch takes what any thread calls for a part of the block, so no callback may be left to run meanwhile."""
+    promises.await_all()
+    return original(*args, **kwargs)
 
 
 def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *args: Any) -> None:

@@ -30,9 +30,9 @@ RESULTS ?= benchmarks/results
 gpu:
 	@$(PYTHON) benchmarks/gpu_checks '$(RESULTS)'
 
-# The native tests under the thread and the address sanitizer.
+# The native tests under the thread, the address and the undefined-behaviour sanitizer.
 sanitize:
-	@./native/tests/run thread address
+	@./native/tests/run thread address undefined
 
 stress: $(VENV)/.built
 	@$(BIN)/python -m pytest -q tests/stress

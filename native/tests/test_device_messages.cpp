@@ -1,6 +1,7 @@
 // Messages of device memory, over the driver that PHALANX_CUDA_DRIVER names: a simulated one, whose memory is the host's.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,8 @@ using namespace phalanx;
 using namespace ranks;
 using device::Gpu;
 using simulated::require_driver, simulated::Setting;
+
+bool is_at(const std::byte* data, const Bytes& expected) { return std::equal(expected.begin(), expected.end(), data); }
 
 // A rank's device mail; memory is taken from the driver and kept until the process ends.
 class DeviceRankMail {
@@ -64,7 +67,7 @@ class DeviceRankMail {
     std::byte* data = memory(expected.size());
     const auto message = start(Operation::kRecv, peer, tag, data, expected.size(), false, timeout_s);
     finish(message);
-    CHECK(std::memcmp(data, expected.data(), expected.size()) == 0);
+    CHECK(is_at(data, expected));
     return message->source;
   }
 
@@ -89,7 +92,7 @@ void exchange_all_sizes(const EndpointPtr& endpoint) {
     mail.send(next, i, message_of(std::uint64_t(endpoint->rank()), kSizes[i]));
     mail.finish(receive);
     CHECK_EQUAL(receive->source, before);
-    CHECK(std::memcmp(data, expected.data(), kSizes[i]) == 0);
+    CHECK(is_at(data, expected));
   }
 }
 
@@ -154,7 +157,7 @@ TEST(an_asynchronous_message_to_oneself_arrives) {
       wait_until([&] { return send->is_done.load() && receive->is_done.load(); });  // nobody waits for them
       mail.finish(send);
       mail.finish(receive);
-      CHECK(std::memcmp(data, bytes.data(), size) == 0);
+      CHECK(is_at(data, bytes));
     }
   });
 }
@@ -219,7 +222,7 @@ TEST(data_is_read_and_written_after_what_the_streams_do) {
       std::byte* data = mail.memory(size);
       mail.write(data, endpoint->rank() == 0 ? good : old);  // the receiver's must not come after the message
       mail.finish(mail.start(one_way(endpoint), 1 - endpoint->rank(), 0, data, size, false));
-      CHECK(std::memcmp(data, good.data(), size) == 0);
+      CHECK(is_at(data, good));
       meet(mail, 1 - endpoint->rank());
     }
   });
@@ -337,6 +340,6 @@ TEST(many_messages_at_once_arrive_between_threads) {
       }
     }
     for (const auto& message : messages) mail.finish(message);
-    for (const auto& [data, bytes] : expected) CHECK(std::memcmp(data, bytes.data(), bytes.size()) == 0);
+    for (const auto& [data, bytes] : expected) CHECK(is_at(data, bytes));
   });
 }

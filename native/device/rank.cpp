@@ -156,7 +156,7 @@ void DeviceRank::fill_card(const Operands& operands, std::int64_t ready_ns) {
   card_.header.ordinal = std::int8_t(gpu_.ordinal());
   card_.header.form = operands.form;
   card_.header.sharing = is_single_process_ ? Sharing::kPointers : can_share_ ? Sharing::kHandles : Sharing::kNotPossible;
-  card_.header.retired = exports_.take_retired();
+  card_.header.retired = exports_.retired();
   card_.header.has_retired = card_.header.retired != 0;
   card_.header.ready = std::uint64_t(ready_ns);
   card_.header.was_busy = ready_ns != 0;
@@ -181,7 +181,8 @@ void DeviceRank::fill_card(const Operands& operands, std::int64_t ready_ns) {
 void DeviceRank::meet(const Call& call, const Operands& operands, std::int64_t ready_ns) {
   fill_card(operands, ready_ns);
   card_.publish(endpoint_, call);
-  endpoint_.await_arrivals(call);
+  endpoint_.await_arrivals(call);  // if somebody was refused nobody reads cards
+  if (card_.header.has_retired) exports_.take_retired();
   cards_.clear();
   for (int rank = 0; rank < endpoint_.num_ranks(); ++rank) cards_.emplace_back(endpoint_, rank);
   if (is_single_process_)

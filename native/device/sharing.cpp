@@ -72,9 +72,8 @@ void Exports::look_for_freed() {
 }
 
 std::uint64_t Exports::take_retired() {
-  if (retired_.empty()) return 0;
-  const std::uint64_t id = retired_.back();
-  retired_.pop_back();
+  const std::uint64_t id = retired();
+  if (id != 0) retired_.pop_back();
   return id;
 }
 

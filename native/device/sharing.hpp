@@ -37,6 +37,8 @@ class Exports {
   // Call it once for each operation, or more often.
   void look_for_freed();
   // An allocation that was shown and is no more; 0 when there is none to tell of.
+  std::uint64_t retired() const noexcept { return retired_.empty() ? 0 : retired_.back(); }
+  // The same, and it has been told.
   std::uint64_t take_retired();
 
  private:

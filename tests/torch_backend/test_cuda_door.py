@@ -172,6 +172,42 @@ def test_a_callback_may_wait_for_another_future(gpu: torch.device, rank: int) ->
 
 
 @pytest.mark.ranks(2)
+def test_threads_do_not_wait_for_each_others_futures(gpu: torch.device, rank: int) -> None:
+    """Each with a group of its own, on one rank in this order and on the other in that."""
+    groups = [dist.new_group(), dist.new_group()]
+
+    def reduce_often(group: Any) -> bool:
+        for _ in range(20):
+            value = torch.ones(_LARGE, device=gpu)
+            assert dist.all_reduce(value, group=group, async_op=True).get_future().wait()[0][-1] == 2.0
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(reduce_often, groups if rank == 0 else groups[::-1], timeout=30)) == [True, True]
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
+def test_collectives_of_another_engine_come_after_callbacks_too(rank: int) -> None:
+    """Both ranks start the callback's first: the sums tell."""
+    phalanx.virtual_devices(1, face="cuda")
+    stream_order.orders("cuda", CudaStreamOrder())
+    dist.init_process_group("cpu:gloo,cuda:phalanx")
+    for turn in range(10):
+        first, second = torch.tensor([1.0]), torch.tensor([100.0])
+        if turn % 2 == rank:
+            _store().wait([f"begun {turn}"])
+        work = dist.all_reduce(torch.ones(_LARGE, device="cuda:0"), async_op=True)
+        future = work.get_future().then(lambda _, first=first: dist.all_reduce(first))
+        if turn % 2 != rank:
+            _store().set(f"begun {turn}", "")
+        dist.all_reduce(second)
+        future.wait()
+        assert (float(first), float(second)) == (2.0, 200.0)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
 def test_collectives_do_not_wait_for_a_message_whose_future_somebody_has(gpu: torch.device, rank: int) -> None:
     value = torch.zeros(4, device=gpu)
     if rank == 0:

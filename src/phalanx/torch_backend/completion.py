@@ -43,12 +43,12 @@ class Completer:
     def when_done(self, work: Work, tell: Callable[[], object]) -> None:
         """Call `tell` on this thread after the operation has ended, well or not."""
         with self._lock:
-            self._queue.put((work, tell))
             if self._thread is None:
                 thread = threading.Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
                 _stop_at_exit(self)
+            self._queue.put((work, tell))
 
     def stop(self) -> None:
         """End the thread after what it has been given; operations must be over or aborted by then."""

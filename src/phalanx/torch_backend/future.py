@@ -57,16 +57,16 @@ def future_of(
 def promised_future(
     work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device]
 ) -> torch.futures.Future[Any]:
-    """Return a future of a GPU's tensors for Python code: on its way if it is the only one, see promises.py.
+    """Return a future of a GPU's tensors for Python code: on its way if the thread has no other, see promises.py.
 
     Raises:
         PhalanxError: The operation has failed.
     """
     if not is_completing() and not work.done():
         raw, future = _future_on_its_way(work, tensors, devices)
-        if promises.give(raw, work, completer, devices[0]):
+        if promises.give(raw, work, completer):
             return future
-    promises.await_all()
+    promises.await_own()
     work.wait()
     return ready_future(tensors, devices)
 

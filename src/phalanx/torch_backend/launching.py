@@ -30,7 +30,7 @@ from phalanx.torch_backend.device_work import DeviceWork, Ticket
 from phalanx.torch_backend.effects import Effects
 from phalanx.torch_backend.habits import Habits
 from phalanx.torch_backend.lending import Loan
-from phalanx.torch_backend.other_devices import OtherDevices
+from phalanx.torch_backend.other_devices import MESSAGES, OtherDevices
 from phalanx.torch_backend.outcome import Outcome
 from phalanx.torch_backend.promises import promises
 from phalanx.torch_backend.rules import translated
@@ -39,7 +39,6 @@ from phalanx.torch_backend.work import FinishedWork, PendingWork
 
 _RECENT_WORKS = 512
 _SMALL_BYTES = 4096
-_MESSAGES = frozenset(("send", "recv", "recvAnySource"))
 _log = logging.getLogger("phalanx")
 _lanes = itertools.count()  # tells the groups of a process apart, in the order in which they were made
 
@@ -98,8 +97,8 @@ class LaunchingGroup(naming.NamedGroup):
             receive has one in any case, which knows the sender.
         """
         self._num_calls += 1
-        if promises.is_open and event not in _MESSAGES:
-            promises.await_all()
+        if promises.open and event not in MESSAGES:
+            promises.await_own()
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         # Then it runs on this thread, and there is nothing to keep of it.
@@ -134,7 +133,7 @@ class LaunchingGroup(naming.NamedGroup):
             native = call(*loan.arguments, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
         outcome = Outcome(native, self._habits, [loan])
-        return self._keep_on_device(outcome, effects.result, ticket, is_message=effects.event in _MESSAGES)
+        return self._keep_on_device(outcome, effects.result, ticket, is_message=effects.event in MESSAGES)
 
     def _run_on_device(
         self, result: list[Any], options: CallOptions, call: Callable[..., Any], args: Sequence[Any]
@@ -177,7 +176,7 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> FinishedWork:
         """Start several operations as one."""
         self._num_calls += 1
-        promises.await_all()
+        promises.await_own()
         shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
@@ -200,7 +199,7 @@ class LaunchingGroup(naming.NamedGroup):
 
     def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
         self._num_calls += 1
-        promises.await_all()
+        promises.await_own()
         if self._habits.rules is not None:
             self._habits.rules.check("all_reduce", tensors, tensors, options)
         with self._record("all_reduce", tensors, tensors) as recording:
@@ -263,8 +262,8 @@ class LaunchingGroup(naming.NamedGroup):
         Raises:
             PhalanxError: One on a device has failed, and the program has not been told.
         """
-        promises.await_all()
         try:
+            promises.await_all()
             self._others.shutdown()
         finally:
             self._group.close()

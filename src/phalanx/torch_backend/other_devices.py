@@ -14,12 +14,14 @@ import torch
 
 from phalanx.torch_backend import versions
 from phalanx.torch_backend.naming import NamedGroup
+from phalanx.torch_backend.promises import promises
 from phalanx.torch_backend.untyped import Store, dist
 
 if TYPE_CHECKING:
     from phalanx.torch_backend.launching import LaunchingGroup
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+MESSAGES = frozenset(("send", "recv", "recv_anysource", "recvAnySource"))  # methods, and what the profiler calls them
 
 
 def routed(method: Method) -> Method:
@@ -31,6 +33,8 @@ def routed(method: Method) -> Method:
         others = self._others
         if others.is_known_alone or others.is_empty():
             return method(self, *args, **kwargs)
+        if promises.open and name not in MESSAGES:
+            promises.await_own()  # first: a callback may make the engine
         device = _first_device(args)
         engine = others.engine_for(device) if device is not None else None
         if engine is None:

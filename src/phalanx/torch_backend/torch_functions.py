@@ -88,7 +88,7 @@ def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
 
 def _coalescing_manager(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """torch takes what any thread calls for a part of the block, so no callback may be left to run meanwhile."""
-    promises.await_all()
+    promises.await_own()
     return original(*args, **kwargs)
 
 

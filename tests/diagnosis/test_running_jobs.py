@@ -112,6 +112,8 @@ def test_looking_a_hundred_times_disturbs_nobody(tmp_path: Path) -> None:
     with started(2, _loops, tmp_path) as job:
         job.wait_for("all_reduce #", "_loops")
         pids = job.pids()
+        # What was seen may have been one rank's, that waited for the other to start.
+        assert wait_until(lambda: [text.count("_loops") for text in ask_for_stacks(pids).values()] == [1, 1])
         for _ in range(100):
             answers = ask_for_stacks(pids, timeout_s=10)  # half of one does not say enough
             assert sorted(answers) == sorted(pids)

@@ -58,10 +58,11 @@ def _store() -> Any:
 
 
 @pytest.mark.ranks(2)
-def test_native_code_gets_a_future_before_the_operation_is_over(gpu: torch.device, rank: int) -> None:
+@pytest.mark.parametrize("ask", [_future_for_native_code, lambda work: work.get_future()], ids=["native", "python"])
+def test_who_asks_gets_a_future_before_the_operation_is_over(gpu: torch.device, rank: int, ask: Any) -> None:
     value = torch.full((_LARGE,), rank + 1.0, device=gpu)
     if rank == 0:
-        future = _future_for_native_code(dist.all_reduce(value, async_op=True))
+        future = ask(dist.all_reduce(value, async_op=True))
         assert not future.done()
         _store().set("asked", "")
         assert future.wait()[0] is value
@@ -99,21 +100,6 @@ def test_such_a_future_fails_with_the_operation(gpu: torch.device, rank: int) ->
         with pytest.raises(phalanx.MismatchError, match="ranks disagree on shape"):
             dist.all_reduce(value)
     dist.destroy_process_group()  # the program has been told: nothing more to say
-
-
-@pytest.mark.ranks(2)
-def test_python_code_gets_a_future_before_the_operation_is_over(gpu: torch.device, rank: int) -> None:
-    value = torch.full((_LARGE,), rank + 1.0, device=gpu)
-    if rank == 0:
-        future = dist.all_reduce(value, async_op=True).get_future()
-        assert not future.done()
-        _store().set("asked", "")
-        assert future.wait()[0] is value
-    else:
-        _store().wait(["asked"])
-        dist.all_reduce(value)
-    assert value[-1] == 3.0
-    dist.destroy_process_group()
 
 
 @pytest.mark.ranks(2)

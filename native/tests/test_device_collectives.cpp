@@ -62,6 +62,30 @@ class Rank {
   std::int32_t *values_, *gathered_;
 };
 
+// A rank without values of its own, and a stream to call from.
+struct BareRank {
+  explicit BareRank(const EndpointPtr& of) : endpoint(*of), rank(endpoint, gpu, [](const std::string&) {}) {}
+  ~BareRank() { gpu.give_stream(stream); }
+
+  void reduce(std::int32_t* values, std::uint64_t count) {
+    Call call = call_of(Operation::kAllReduce, count);
+    call.is_on_device = true;
+    const TensorView view{reinterpret_cast<std::byte*>(values), DType::kInt32, count, {}, {}};
+    DeviceOperation(rank, std::make_shared<const device::Moment>(gpu, stream), Form::kList, {{view, true, true, {}}})
+        .run(endpoint, call);
+  }
+  std::int32_t* take(std::uint64_t count) { return reinterpret_cast<std::int32_t*>(simulated::device_memory(gpu, count * 4)); }
+  void free(std::int32_t* values) {
+    const device::Current current(gpu);
+    device::cuda().check(device::cuda().free(std::bit_cast<device::CudaPointer>(values)), "free memory");
+  }
+
+  Endpoint& endpoint;
+  Gpu& gpu = Gpu::at(0);
+  DeviceRank rank;
+  const device::CudaStream stream = gpu.take_stream();
+};
+
 void reduce_and_gather(const EndpointPtr& endpoint) {
   Rank rank(endpoint);
   for (int round = 0; round < 40; ++round) {
@@ -117,54 +141,58 @@ TEST(a_killed_rank_is_named_wherever_it_was) {
 TEST(memory_that_its_owner_has_freed_is_closed_by_the_leader) {
   require_driver();
   run_processes(small_shape(3), [](const EndpointPtr& endpoint) {
-    Gpu& gpu = Gpu::at(0);
-    DeviceRank rank(*endpoint, gpu, [](const std::string&) {});
-    const device::CudaStream stream = gpu.take_stream();
+    BareRank own(endpoint);
     for (int round = 0; round < 50; ++round) {
-      auto* values = reinterpret_cast<std::int32_t*>(simulated::device_memory(gpu, kCount * 4));
+      std::int32_t* values = own.take(kCount);
       std::fill_n(values, kCount, round);
-      Call call = call_of(Operation::kAllReduce, kCount);
-      call.is_on_device = true;
-      const TensorView view{reinterpret_cast<std::byte*>(values), DType::kInt32, kCount, {}, {}};
-      DeviceOperation(rank, std::make_shared<const device::Moment>(gpu, stream), Form::kList, {{view, true, true, {}}})
-          .run(*endpoint, call);
+      own.reduce(values, kCount);
       CHECK_EQUAL(values[kCount - 1], 3 * round);
-      CHECK(rank.imports().size() <= 8);  // of two peers
-      const device::Current current(gpu);
-      device::cuda().check(device::cuda().free(std::bit_cast<device::CudaPointer>(values)), "free memory");
+      CHECK(own.rank.imports().size() <= 8);  // of two peers
+      own.free(values);
     }
+  });
+}
+
+TEST(memory_that_was_freed_is_told_of_again_after_an_operation_that_was_refused) {
+  require_driver();
+  run_processes(small_shape(2), [](const EndpointPtr& endpoint) {
+    BareRank own(endpoint);
+    std::int32_t *first = own.take(16), *second = own.take(16);
+    own.reduce(first, 16);
+    own.free(first);
+    own.reduce(second, 16);  // now the owner knows
+    if (endpoint->rank() == 0) {
+      endpoint->refuse(call_of(Operation::kAllReduce, 16), "no");
+      CHECK_EQUAL(own.rank.imports().size(), std::size_t(2));
+    } else {
+      const Trouble trouble = trouble_of([&] { own.reduce(second, 16); });
+      CHECK(!trouble.is_fatal);
+    }
+    own.reduce(second, 16);
+    CHECK_EQUAL(own.rank.imports().size(), std::size_t(endpoint->rank() == 0 ? 1 : 0));
   });
 }
 
 TEST(the_rank_whose_stream_was_last_leads) {
   require_driver();
   run_processes(small_shape(3), [](const EndpointPtr& endpoint) {
-    Gpu& gpu = Gpu::at(0);
-    DeviceRank rank(*endpoint, gpu, [](const std::string&) {});
-    const device::CudaStream stream = gpu.take_stream();
-    std::byte* values = simulated::device_memory(gpu, 64);
-    const auto reduce = [&] {
-      Call call = call_of(Operation::kAllReduce, 16);
-      call.is_on_device = true;
-      const TensorView view{values, DType::kInt32, 16, {}, {}};
-      DeviceOperation(rank, std::make_shared<const device::Moment>(gpu, stream), Form::kList, {{view, true, true, {}}})
-          .run(*endpoint, call);
-    };
+    BareRank own(endpoint);
+    std::int32_t* values = own.take(16);
     const auto keep_busy = [&] {
       const Setting delay("SIMULATED_DELAY_US", "30000");
-      const device::Current current(gpu);
+      const device::Current current(own.gpu);
       const auto at = std::bit_cast<device::CudaPointer>(values);
-      device::cuda().check(device::cuda().copy_on_device(at, at, 64, stream), "keep the stream busy");
+      device::cuda().check(device::cuda().copy_on_device(at, at, 64, own.stream), "keep the stream busy");
     };
     std::size_t opened = 0;
-    const auto leads = [&] { return rank.imports().size() > std::exchange(opened, rank.imports().size()); };
-    reduce();
+    const auto leads = [&] { return own.rank.imports().size() > std::exchange(opened, own.rank.imports().size()); };
+    own.reduce(values, 16);
     CHECK_EQUAL(leads(), endpoint->rank() == 0);  // nobody had to wait
     if (endpoint->rank() == 2) keep_busy();
-    reduce();
+    own.reduce(values, 16);
     CHECK_EQUAL(leads(), endpoint->rank() == 2);
     if (endpoint->rank() != 0) keep_busy();
-    reduce();
+    own.reduce(values, 16);
     const bool is_first_time = leads();
     CHECK(!is_first_time || endpoint->rank() == 1);  // whichever of the two it was
   });

@@ -10,9 +10,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "text.hpp"
+
 namespace phalanx {
 namespace {
 
+constexpr std::size_t kLabelBytes = 200;  // of a name that /proc shows; the kernel allows 249 in all
 constexpr std::int64_t kSleepSliceNs = 50'000'000;  // how often a sleeper looks for dead peers
 
 std::atomic<std::uint32_t> fork_generation{0};
@@ -48,8 +51,6 @@ std::size_t turn_bytes(const GroupShape& shape, int cores, int crowd) {
   const std::size_t most = shared_cache_bytes() == 0 ? shape.chunk_bytes : shared_cache_bytes() / 2 / num_buffers;
   return std::min(most, shape.chunk_bytes * std::size_t(cores) / std::size_t(std::max(cores, crowd)));
 }
-
-std::uint64_t step_word(Seq seq, std::uint64_t step) { return seq << 32 | step; }
 
 }  // namespace
 
@@ -100,7 +101,7 @@ std::size_t group_bytes(const GroupShape& shape) { return layout_for(shape, null
 
 Segment create_group_segment(const GroupShape& shape) {
   const Layout sizes = layout_for(shape, nullptr);
-  Segment segment = Segment::create("phalanx:" + shape.name.substr(0, 200), sizes.total_bytes(), sizes.control_bytes());
+  Segment segment = Segment::create("phalanx:" + std::string(beginning_of(shape.name, kLabelBytes)), sizes.total_bytes(), sizes.control_bytes());
   auto& header = *reinterpret_cast<Header*>(segment.data());  // the file is all zeros, a valid initial state
   header.magic = kMagic;
   header.num_ranks = static_cast<std::uint32_t>(shape.num_ranks);
@@ -114,7 +115,7 @@ Segment create_group_segment(const GroupShape& shape) {
   header.total_bytes = segment.size();
   if (getrandom(header.nonce, sizeof(header.nonce), 0) != sizeof(header.nonce))
     throw std::runtime_error("getrandom gave no random bytes");
-  std::strncpy(header.name, shape.name.c_str(), sizeof(header.name) - 1);
+  store_beginning(header.name, shape.name);
   const Layout layout = layout_for(shape, segment.data());
   for (int rank = 0; rank < shape.num_ranks; ++rank) layout.member(rank).exit_status.store(kStatusUnknown);
   return segment;
@@ -166,6 +167,7 @@ void Endpoint::leave() noexcept {
   MemberState present = MemberState::kPresent;
   if (layout_.member(rank_).state.compare_exchange_strong(present, MemberState::kLeft)) wake_everybody(layout_);
   segment_.close_descriptor();
+  peers_.let_go();
 }
 
 void Endpoint::begin(const Call& call) {
@@ -201,9 +203,9 @@ void Endpoint::refuse(const Call& call, const std::string& text) {
   Call refusal = call;
   refusal.operation = Operation::kRefused;
   begin(refusal);
-  const std::size_t bytes = std::min(text.size(), kSlotBytes - 1) + 1;
-  std::memcpy(layout_.slot(rank_, seq()), text.c_str(), bytes - 1);
-  layout_.slot(rank_, seq())[bytes - 1] = std::byte{0};
+  const std::string_view told = beginning_of(text, kSlotBytes - 1);
+  std::memcpy(layout_.slot(rank_, seq()), told.data(), told.size());
+  layout_.slot(rank_, seq())[told.size()] = std::byte{0};
   publish(refusal, nullptr, 0);
   end();
 }
@@ -305,16 +307,27 @@ Stage Endpoint::stage(StageUse use) const noexcept {
 }
 
 void Endpoint::post_step(std::uint64_t step) {
-  layout_.progress(rank_).step.store(step_word(seq(), step), std::memory_order_seq_cst);
+  Progress& progress = layout_.progress(rank_);
+  if (progress.step_of.load(std::memory_order_relaxed) != seq()) {
+    // Who sees the new operation must not see the old one's count: pairs with has_step.
+    progress.step.store(0, std::memory_order_relaxed);
+    progress.step_of.store(seq(), std::memory_order_release);
+  }
+  progress.step.store(step, std::memory_order_seq_cst);
   wake_sleepers();
 }
 
+// If the peer goes on to a later operation between the two loads, the count read is that one's: smaller, then the next look finds
+// the later operation; or large enough, and true, for who is in a later operation has done all steps of this one.
+bool Endpoint::has_step(int peer, std::uint64_t step) const noexcept {
+  const Progress& progress = layout_.progress(peer);
+  const Seq operation = progress.step_of.load(std::memory_order_seq_cst);
+  if (operation != seq()) return operation > seq();
+  return progress.step.load(std::memory_order_seq_cst) >= step;
+}
+
 void Endpoint::await_step(const Call& call, std::uint64_t step, int first, int last) {
-  const std::uint64_t target = step_word(seq(), step);
-  await(call, first, last, [this, target](int peer) {
-    // The difference, for the count of operations may outgrow its half of the word.
-    return static_cast<std::int64_t>(layout_.progress(peer).step.load(std::memory_order_seq_cst) - target) >= 0;
-  });
+  await(call, first, last, [this, step](int peer) { return has_step(peer, step); });
 }
 
 void Endpoint::await_departure(const Call& call, Seq u) {

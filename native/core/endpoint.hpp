@@ -139,9 +139,12 @@ class Endpoint {
   SharedWriter& slot_writer() noexcept { return slot_writer_; }
   void post_step(std::uint64_t step);
   void await_step(const Call& call, std::uint64_t step, int first, int last);
-  // Whether that is the last step of this operation that the peer has posted.
-  bool is_at_step(int peer, std::uint64_t step) const noexcept {
-    return layout_.progress(peer).step.load(std::memory_order_seq_cst) == (seq() << 32 | step);
+  // Whether that is the last step of this operation that the rank has posted. It asks twice for the operation, because the rank
+  // may go on to the next one in between.
+  bool is_at_step(int rank, std::uint64_t step) const noexcept {
+    const Progress& progress = layout_.progress(rank);
+    return progress.step_of.load(std::memory_order_seq_cst) == seq() && progress.step.load(std::memory_order_seq_cst) == step &&
+           progress.step_of.load(std::memory_order_seq_cst) == seq();
   }
 
   // Wait until every peer has left operation `u`: what was written for it may be overwritten.
@@ -192,6 +195,7 @@ class Endpoint {
     if (!std::exchange(is_written_down_, true)) journal_.begin(seq(), call);
   }
   void await_arrivals(const Call& call, int first, int last);
+  bool has_step(int peer, std::uint64_t step) const noexcept;
   void compare(const Call& call, int peer);
   void compare_unseen(Seq seq);
   void compare_oldest_unseen();

@@ -1,7 +1,6 @@
 #include "faults.hpp"
 
-#include <cstring>
-
+#include "text.hpp"
 #include "trouble.hpp"
 
 namespace phalanx {
@@ -23,7 +22,7 @@ bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, 
   fault.culprit = culprit;
   fault.reporter = reporter;
   fault.seq = seq;
-  std::strncpy(fault.text, text.c_str(), sizeof(fault.text) - 1);
+  store_beginning(fault.text, text);
   fault.state.store(2, std::memory_order_release);
   wake_everybody(layout);
   return true;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "text.hpp"
+
 namespace phalanx {
 namespace {
 
@@ -97,27 +99,38 @@ TraceOperation* Journal::record(RecordKind kind, Seq number, const Call& call, s
 }
 
 std::uint32_t Journal::add_location(const std::string& text) noexcept {
-  const std::uint32_t index = num_locations_++ % kLocations;
-  const std::uint32_t slot = index == 0 ? num_locations_++ % kLocations : index;  // 0 stays "unknown"
+  num_locations_ = num_locations_ + 1 == kIsAsync ? 1 : num_locations_ + 1;
+  Location& location = layout_.location(rank_, num_locations_);
   std::uint64_t words[kLocationWords] = {};
-  const std::size_t room = sizeof(words) - 1;
-  const std::size_t skip = text.size() > room ? text.size() - room : 0;  // the end of a path says more
-  std::memcpy(words, text.c_str() + skip, text.size() - skip);
-  for (std::size_t i = 0; i < kLocationWords; ++i) layout_.location(rank_, slot).words[i].store(words[i], kRelaxed);
-  if (const Trace* trace = trace_.load(std::memory_order_acquire)) trace->file->add_location(trace->group, slot, text.c_str());
-  return slot;
+  const std::string_view kept = end_of(text, sizeof(words));
+  std::memcpy(words, kept.data(), kept.size());
+  location.number.store(0, kRelaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // as in write(): a reader sees that the old line is gone first
+  for (std::size_t i = 0; i < kLocationWords; ++i) location.words[i].store(words[i], kRelaxed);
+  location.number.store(num_locations_, std::memory_order_release);
+  if (const Trace* trace = trace_.load(std::memory_order_acquire)) trace->file->add_location(trace->group, num_locations_, text);
+  return num_locations_;
+}
+
+std::string location_text(const Layout& layout, int rank, std::uint64_t number) {
+  const Location& location = layout.location(rank, number);
+  if (number == 0 || location.number.load(std::memory_order_acquire) != number) return "";
+  char text[kLocationWords * sizeof(std::uint64_t) + 1] = {};
+  for (std::size_t i = 0; i < kLocationWords; ++i) {
+    const std::uint64_t word = location.words[i].load(kRelaxed);
+    std::memcpy(text + i * sizeof word, &word, sizeof word);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return location.number.load(kRelaxed) == number ? text : "";
 }
 
 void Journal::trace(std::shared_ptr<TraceFile> file) {
   if (!file) return trace_.store(nullptr, std::memory_order_release);
   const std::uint32_t group = file->add_group(layout_, rank_);
-  for (std::uint32_t slot = 1; slot < kLocations; ++slot) {  // calls from known lines will not be announced again
-    char text[kLocationWords * 8 + 1] = {};
-    for (std::size_t i = 0; i < kLocationWords; ++i) {
-      const std::uint64_t word = layout_.location(rank_, slot).words[i].load(kRelaxed);
-      std::memcpy(text + i * 8, &word, 8);
-    }
-    if (text[0] != 0) file->add_location(group, slot, text);
+  for (std::size_t slot = 0; slot < kLocations; ++slot) {  // calls from known lines will not be announced again
+    const std::uint64_t number = layout_.location(rank_, slot).number.load(kRelaxed);
+    const std::string text = location_text(layout_, rank_, number);
+    if (!text.empty()) file->add_location(group, static_cast<std::uint32_t>(number), text);
   }
   const std::lock_guard lock(mutex_);
   traces_.push_back(std::make_unique<Trace>(Trace{std::move(file), group}));

@@ -77,7 +77,7 @@ class Journal {
     is_special_.store(true);
   }
 
-  // Index of a source line in this rank's table.
+  // The number of a source line, for Call::location. The last kLocations of them are remembered.
   std::uint32_t add_location(const std::string& text) noexcept;
   // From here on also into a file; with null no longer. Any thread may ask.
   void trace(std::shared_ptr<TraceFile> file);
@@ -113,7 +113,7 @@ class Journal {
   Layout layout_;
   int rank_;
   Seq num_messages_ = 0;
-  std::uint32_t num_locations_ = 1;  // 0 means unknown
+  std::uint32_t num_locations_ = 0;  // the number of the last one; 0 means unknown
   JournalEntry* entry_ = nullptr;  // of the collective under way
   std::uint64_t size_bytes_ = 0;
   std::uint64_t moved_bytes_ = 0, mailed_bytes_ = 0;
@@ -126,6 +126,9 @@ class Journal {
   std::mutex mutex_;  // guards traces_
   std::vector<std::unique_ptr<Trace>> traces_;  // all there ever were: another thread may still write into one
 };
+
+// The source line with that number; empty when it is unknown, or has made room for others.
+std::string location_text(const Layout& layout, int rank, std::uint64_t number);
 
 // The rank's entry of an operation, or null when there is none (any more). Of one that the rank has arrived at, the entry may be
 // a moment away, for ranks post first and write then: longer only if the rank was stopped or killed in between.

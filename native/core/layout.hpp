@@ -4,7 +4,7 @@
 //
 //  word                     written by            read by    order
 //  Post.seq                 its rank              peers      release after the payload / acquire before reading it
-//  Progress.step            its rank              peers      release after a chunk was produced or consumed / acquire
+//  Progress.step_of, .step  its rank              peers      seq_cst after a chunk was produced or consumed; see Endpoint::has_step
 //  Progress.arrived         its rank              peers      release on entering operation n: all of operation n-1 is
 //                                                            over here, so what others wrote for it may be reused
 //  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: seq_cst store, then seq_cst load, on both sides
@@ -25,7 +25,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x35786e616c616870;  // "phalanx5": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x36786e616c616870;  // "phalanx6": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
@@ -34,7 +34,7 @@ inline constexpr std::size_t kStageSets = 2;       // operations that may use th
 inline constexpr std::size_t kStageBuffers = 2;    // chunks in flight within one operation
 inline constexpr std::size_t kJournalEntries = 128;  // collectives, and as many messages, that are remembered
 inline constexpr std::size_t kShapeDims = 6;
-inline constexpr std::size_t kLocations = 64;
+inline constexpr std::size_t kLocations = 128;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
 inline constexpr std::size_t kLeastToTurn = 4096;  // of a rank's part of a chunk: see Endpoint::take_turn
 inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
@@ -77,7 +77,9 @@ struct alignas(2 * kCacheLine) Post {
 };
 
 struct Progress {
-  alignas(kCacheLine) std::atomic<std::uint64_t> step;
+  // How far it is in a chunked operation: `step_of` names the operation, `step` counts within it. Neither ever wraps.
+  alignas(kCacheLine) std::atomic<Seq> step_of;
+  std::atomic<std::uint64_t> step;
   alignas(kCacheLine) std::atomic<Seq> arrived;
   std::atomic<Seq> finished;
   std::atomic<std::uint64_t> moved_bytes;   // by finished collectives
@@ -100,14 +102,17 @@ struct alignas(kCacheLine) JournalEntry {
   std::atomic<std::int64_t> end_ns;  // 0 while it is under way, and for ever when it failed
   std::atomic<std::uint64_t> what;   // operation, dtype, reduce op, dimensions, root
   std::atomic<std::uint64_t> count;  // of a message: its tag
-  std::atomic<std::uint64_t> where;  // index of the source line; bit 31: asynchronous; from 32: the peer of a message
+  std::atomic<std::uint64_t> where;  // number of the source line; bit 31: asynchronous; from 32: the peer of a message
   std::atomic<std::uint64_t> shape[2];
 };
 static_assert(sizeof(JournalEntry) == kCacheLine);
 
+// A line of the program's source. Programs have more of them than the table has room, so each has a number of its own.
 struct alignas(kCacheLine) Location {
+  std::atomic<std::uint64_t> number;  // 0 while it is being written
   std::atomic<std::uint64_t> words[kLocationWords];
 };
+static_assert(sizeof(Location) == 2 * kCacheLine);
 
 struct Fault {
   std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 set
@@ -148,7 +153,7 @@ struct Channel {
 // A rank's outgoing bulk transfer: one at a time, through its own buffers.
 struct Outbound {
   alignas(kCacheLine) std::atomic<std::uint64_t> produced;  // chunks of the current transfer
-  std::atomic<std::uint64_t> message;                       // (destination + 1) << 40 | message, 0 none
+  std::atomic<std::uint64_t> message;                       // (destination + 1) << 52 | message, 0 none
   std::atomic<std::uint64_t> first;                         // where its first chunk lies, counted in chunks
 };
 
@@ -224,8 +229,8 @@ class Layout {
   }
   // What a rank sleeps for in send or recv; seq is 0 when it does not.
   JournalEntry& mail_journal(int rank) const { return *at<JournalEntry>(mail_journal_, rank); }
-  Location& location(int rank, std::size_t index) const {
-    return at<Location>(locations_, 0)[std::size_t(rank) * kLocations + index % kLocations];
+  Location& location(int rank, std::size_t number) const {
+    return at<Location>(locations_, 0)[std::size_t(rank) * kLocations + number % kLocations];
   }
   // Row of a rank: bytes it sends to each peer in an uneven all_to_all.
   std::uint64_t* sizes(int rank, std::size_t set) const {

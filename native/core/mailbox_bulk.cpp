@@ -12,7 +12,7 @@ namespace {
 constexpr auto kOrder = std::memory_order_seq_cst;
 
 std::uint64_t outbound_word(int destination, std::uint64_t message) {
-  return std::uint64_t(destination + 1) << 40 | message;
+  return std::uint64_t(destination + 1) << 52 | message;
 }
 
 std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }

@@ -1,10 +1,13 @@
 // Whether the other ranks' processes are alive, and how they died.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "layout.hpp"
+#include "process_status.hpp"
+#include "watched_process.hpp"
 
 namespace phalanx {
 
@@ -12,30 +15,26 @@ namespace phalanx {
 class Peers {
  public:
   Peers(const Layout& layout, int rank, int num_ranks);
-  ~Peers();
   Peers(const Peers&) = delete;
 
   // The first rank found dead, marked so for everybody; or -1. Costs one system call.
   int find_dead();
+  // The group is closed: nobody is watched any more, and what is known stays.
+  void let_go();
   // Exit code, 256 + signal, or kStatusUnknown; waits a moment for whoever reaps the process to say.
   std::int32_t exit_status(int rank) const;
 
  private:
-  void open_all();  // needs mutex_
+  void watch_all();  // needs mutex_
   bool is_same_process(int rank) const;
 
   const Layout layout_;
   const int rank_;
   const int num_ranks_;
   const std::uint64_t own_namespace_;
-  mutable std::mutex mutex_;      // guards descriptors_
-  std::vector<int> descriptors_;  // a pidfd per rank, -1 where none
+  mutable std::mutex mutex_;  // guards all below
+  bool is_watching_ = true;
+  std::vector<std::shared_ptr<const WatchedProcess>> processes_;  // per rank; null where none is watched
 };
-
-// Identifies the namespace in which this process's id is valid.
-std::uint64_t own_pid_namespace();
-
-// Start time of a process in clock ticks since boot, 0 if it is gone.
-std::uint64_t process_start_ticks(int pid);
 
 }  // namespace phalanx

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "text.hpp"
+
 namespace phalanx {
 namespace {
 
@@ -78,18 +80,17 @@ std::uint32_t TraceFile::add_group(const Layout& layout, int rank) noexcept {
   record->num_ranks = header.num_ranks;
   record->rank = rank;
   std::memcpy(record->nonce, header.nonce, sizeof(record->nonce));
-  std::memcpy(record->name, header.name, sizeof(record->name) - 1);
+  store_beginning(record->name, std::string_view(header.name, strnlen(header.name, sizeof(header.name))));
   commit(record, RecordKind::kGroup);
   return number;
 }
 
-void TraceFile::add_location(std::uint32_t group, std::uint32_t index, const char* text) noexcept {
+void TraceFile::add_location(std::uint32_t group, std::uint32_t number, std::string_view text) noexcept {
   auto* record = static_cast<TraceLocation*>(take());
   if (record == nullptr) return;
   record->group = group;
-  record->index = index;
-  const std::size_t length = std::strlen(text), room = sizeof(record->text) - 1;
-  std::strncpy(record->text, text + (length > room ? length - room : 0), room);  // the end of a path says more
+  record->number = number;
+  store_beginning(record->text, end_of(text, sizeof(record->text) - 1));
   commit(record, RecordKind::kLocation);
 }
 

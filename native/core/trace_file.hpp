@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layout.hpp"
@@ -38,7 +39,7 @@ struct alignas(8) TraceGroup {
 
 struct alignas(8) TraceLocation {
   RecordKind kind;
-  std::uint32_t group, index, unused;
+  std::uint32_t group, number, unused;
   char text[112];
 };
 
@@ -75,7 +76,7 @@ class TraceFile {
     std::atomic_ref(*static_cast<std::uint32_t*>(record)).store(std::uint32_t(kind), std::memory_order_release);
   }
   std::uint32_t add_group(const Layout& layout, int rank) noexcept;
-  void add_location(std::uint32_t group, std::uint32_t index, const char* text) noexcept;
+  void add_location(std::uint32_t group, std::uint32_t number, std::string_view text) noexcept;
   // No more records. Operations still under way may yet write their end.
   void close() noexcept;
   bool is_truncated() const noexcept { return is_truncated_; }

@@ -183,8 +183,6 @@ class RankEndpoint {
   std::deque<std::pair<std::shared_ptr<Transfer>, nb::object>> pending_messages_;
 };
 
-// A source line from a rank's table.
-std::string location_text(const Layout& layout, int rank, std::uint64_t index);
 // The last operations and messages of a rank, oldest first.
 nb::dict records_of(const Layout& layout, int rank);
 // Why the group is broken, or None.

@@ -56,17 +56,6 @@ nb::object entry_with(const Layout& layout, int rank, Seq seq) {
 
 }  // namespace
 
-std::string location_text(const Layout& layout, int rank, std::uint64_t index) {
-  if (index == 0) return "";
-  char text[kLocationWords * 8 + 1] = {};
-  const Location& location = layout.location(rank, index);
-  for (std::size_t i = 0; i < kLocationWords; ++i) {
-    const std::uint64_t word = location.words[i].load(kRelaxed);
-    std::memcpy(text + i * 8, &word, 8);
-  }
-  return text;
-}
-
 nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status) {
   static constexpr const char* states[] = {"absent", "present", "left", "dead"};
   nb::list ranks;

@@ -191,7 +191,7 @@ TEST(killed_at_every_step_of_a_series) {
     for (std::uint64_t step = 0; step < 3; ++step) {
       Murder murder(loop, loop);
       const Progress& progress = murder.layout().progress(kVictim);
-      wait_until([&] { return progress.arrived.load() >= seq && (progress.step.load() >= (seq << 32 | step) || progress.arrived.load() > seq); });
+      wait_until([&] { return progress.arrived.load() >= seq && ((progress.step_of.load() == seq && progress.step.load() >= step) || progress.arrived.load() > seq); });
       murder.check();
     }
   }

@@ -21,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options = parser.getgroup("battery", "the tests of tests/contract")
     options.addoption("--battery-device", choices=battery.DEVICES, default="cpu", help="where their tensors are")
     options.addoption("--battery-ranks", default="2,4,8", metavar="N,N", help="numbers of ranks on a device")
+    stress = parser.getgroup("stress", "the tests of tests/stress")
+    stress.addoption("--whole-stress", action="store_true", help="run them at full size: minutes instead of seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,9 +70,10 @@ def _is_in_every_check(item: pytest.Item, sizes: Sequence[int]) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _never_hang() -> Iterator[None]:
+def _never_hang(request: pytest.FixtureRequest) -> Iterator[None]:
     """End the whole run with every thread's traceback rather than wait for ever."""
-    faulthandler.dump_traceback_later(_LONGEST_TEST_S, exit=True)
+    is_whole = request.config.getoption("--whole-stress")
+    faulthandler.dump_traceback_later(_LONGEST_TEST_S * (10 if is_whole else 1), exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 

@@ -20,8 +20,8 @@ import phalanx
 from tests import leftovers
 from tests.checks import Stopwatch, leave_note
 from tests.run_ranks import run_ranks
+from tests.stress.amounts import Amount
 
-NUM_KILLS = 200
 LONGEST_END_S = 10
 
 
@@ -104,12 +104,13 @@ def _kill_somebody(seed: int, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_two_hundred_random_kills_leave_nothing_behind(tmp_path: Path) -> None:
+def test_random_kills_leave_nothing_behind(tmp_path: Path, amount: Amount) -> None:
     assert not _kill_somebody(0, tmp_path / "warm up")
     gc.collect()
     before = len(leftovers.open_descriptors())
+    num_kills = amount(quick=200, whole=1000)
     with ThreadPoolExecutor(3) as pool:
-        told = pool.map(lambda seed: _kill_somebody(seed, tmp_path / str(seed)), range(1, NUM_KILLS + 1))
+        told = pool.map(lambda seed: _kill_somebody(seed, tmp_path / str(seed)), range(1, num_kills + 1))
         problems = [text for text in told if text]
     assert not problems, "\n".join(problems)
     gc.collect()

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "float_environment.hpp"
 #include "kernels_isa.hpp"
 
 #if defined(__x86_64__)
@@ -29,6 +30,7 @@ Reduce choose_reduce() {
 void reduce(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources,
             std::size_t count) {
   static const Reduce chosen = choose_reduce();
+  const PlainFloats plain;
   chosen(how, destination, sources, num_sources, count);
 }
 

@@ -1,9 +1,14 @@
 // The reductions of every instruction set this processor has, against the same sums done one element at a time.
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <type_traits>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "../core/kernels.hpp"
 #include "../core/kernels_isa.hpp"
@@ -283,4 +288,30 @@ TEST(a_shared_writer_writes_what_it_was_given) {
       CHECK(target[to + bytes] == std::byte{0});
     }
   }
+}
+
+TEST(the_same_bits_whatever_the_thread_does_with_denormals_and_rounding) {
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  std::vector<float> a(100, 3 * tiny), b(100, 4 * tiny), c(100, 1.0f + 0x1p-23f), d(100, 0x1p-24f);
+  const auto sum = [](std::vector<float>& one, std::vector<float>& other) {
+    std::vector<float> result(one.size());
+    const std::byte* sources[] = {reinterpret_cast<std::byte*>(one.data()), reinterpret_cast<std::byte*>(other.data())};
+    reduce({DType::kFloat32, ReduceOp::kSum, 2, nullptr}, reinterpret_cast<std::byte*>(result.data()), sources, 2, result.size());
+    return result;
+  };
+  const std::vector<float> small = sum(a, b), rounded = sum(c, d);
+  CHECK(small[0] == 7 * tiny);
+  std::fesetround(FE_DOWNWARD);
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);
+  const unsigned asked = _mm_getcsr();
+#endif
+  const std::vector<float> small_again = sum(a, b), rounded_again = sum(c, d);
+#if defined(__x86_64__)
+  CHECK_EQUAL(_mm_getcsr() & ~0x3fu, asked & ~0x3fu);  // without the flags of what has happened
+  _mm_setcsr(asked & ~0x8040u);
+#endif
+  CHECK_EQUAL(std::fegetround(), FE_DOWNWARD);
+  std::fesetround(FE_TONEAREST);
+  CHECK(small_again == small && rounded_again == rounded);
 }

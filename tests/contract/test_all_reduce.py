@@ -63,6 +63,18 @@ def test_all_reduce_gives_the_same_bits_every_time_and_everywhere(group: Group) 
     assert group.all_gather_object(bits) == [bits] * group.size
 
 
+@pytest.mark.ranks([2, 3], kind=["process", "thread"])
+@pytest.mark.host_memory("only processors can be told to flush denormal numbers")
+def test_all_reduce_keeps_denormal_numbers_whatever_a_rank_has_told_its_processor(group: Group) -> None:
+    tiny = torch.tensor([1], dtype=torch.int32).view(torch.float32)
+    for size in (3, 5000, 300_000):
+        torch.set_flush_denormal(group.rank == 1)
+        tensor = tiny.expand(size).clone()
+        group.all_reduce(tensor)
+        torch.set_flush_denormal(False)
+        assert torch.equal(tensor.view(torch.int32), torch.full((size,), group.size, dtype=torch.int32))
+
+
 @every_world
 def test_all_reduce_of_truth_values_means_any_or_all(group: Group) -> None:
     first = group.rank == 0

@@ -15,7 +15,6 @@
 namespace phalanx {
 namespace {
 
-constexpr std::size_t kLabelBytes = 200;  // of a name that /proc shows; the kernel allows 249 in all
 constexpr std::int64_t kSleepSliceNs = 50'000'000;  // how often a sleeper looks for dead peers
 
 std::atomic<std::uint32_t> fork_generation{0};
@@ -101,7 +100,7 @@ std::size_t group_bytes(const GroupShape& shape) { return layout_for(shape, null
 
 Segment create_group_segment(const GroupShape& shape) {
   const Layout sizes = layout_for(shape, nullptr);
-  Segment segment = Segment::create("phalanx:" + std::string(beginning_of(shape.name, kLabelBytes)), sizes.total_bytes(), sizes.control_bytes());
+  Segment segment = Segment::create("phalanx:" + shape.name, sizes.total_bytes(), sizes.control_bytes());
   auto& header = *reinterpret_cast<Header*>(segment.data());  // the file is all zeros, a valid initial state
   header.magic = kMagic;
   header.num_ranks = static_cast<std::uint32_t>(shape.num_ranks);

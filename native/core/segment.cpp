@@ -13,6 +13,8 @@
 #include <system_error>
 #include <utility>
 
+#include "text.hpp"
+
 namespace phalanx {
 namespace {
 
@@ -42,6 +44,7 @@ std::string own_control_group() {
 }
 
 constexpr std::size_t kLargeBytes = 1u << 30;
+constexpr std::size_t kLongestName = 249;  // of a memory file
 
 }  // namespace
 
@@ -76,7 +79,8 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
   // Large requests are refused before the kernel has to kill somebody. For small ones the numbers are too rough: some
   // virtual machines get their memory only as they use it. There the kernel's own answer to fallocate counts.
   if (bytes > available && bytes > kLargeBytes) throw OutOfMemory(bytes, available);
-  const int descriptor = memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const std::string name(beginning_of(label, kLongestName));
+  const int descriptor = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
   const auto fail = [&](const char* what) {
     const int error = errno;

@@ -24,6 +24,7 @@ enum class Access { kRead, kWrite };
 // Owns its mapping and its descriptor; both vanish with the last process that holds them, also after SIGKILL.
 class Segment {
  public:
+  // /proc shows the label, or as much of it as the kernel allows.
   // Reserves the first `reserved` bytes at once, so that writes there can't end in SIGBUS; the rest is for reserve().
   // Throws OutOfMemory, also when only the rest would not fit.
   static Segment create(const std::string& label, std::size_t bytes, std::size_t reserved);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -289,6 +290,31 @@ def test_abort_wakes_everybody(group: Any, wait: str) -> None:
         group.barrier()
     with pytest.raises(phalanx.AbortedError):
         group.send(torch.ones(1), (group.rank + 1) % group.size)
+
+
+@worlds(2)
+def test_a_long_reason_in_any_letters_is_cut_between_two_of_them(group: Any) -> None:
+    reason = "x" + "漢字é" * 1000
+    group.barrier()
+    if group.rank == 0:
+        group.abort(reason)
+    with pytest.raises(phalanx.AbortedError) as caught:
+        group.barrier()
+    told = re.search("aborted the group: (x[漢字é]*)", str(caught.value))
+    assert told is not None
+    assert reason.startswith(told[1])
+    assert len(told[1].encode()) > 2000
+
+
+@worlds(2)
+def test_a_group_may_have_a_long_name_of_any_letters(group: Any) -> None:
+    name = "x" + "漢字é" * 100
+    part = group.split([0, 1], name=name)
+    assert name.startswith(part.name)
+    assert len(part.name.encode()) > 250
+    part.all_reduce(part.empty(10).fill_(1))
+    with pytest.raises(phalanx.PhalanxError, match="漢字"):
+        part.all_reduce(torch.ones(1 + group.rank))
 
 
 @every_kind

@@ -188,3 +188,23 @@ def test_other_processes_of_a_program_find_its_classes(tmp_path: Path) -> None:
     batches = "[[0, 1, 2, 3], [4, 5, 6, 7]]"
     assert lines_of(result.stdout, 0) == [f"fork {batches}", f"spawn {batches}", "spawned 3"]
     assert result.stderr == ""
+
+
+def test_a_script_in_a_long_folder_of_any_letters(tmp_path: Path) -> None:
+    folder = tmp_path / ("漢字" * 30)
+    folder.mkdir()
+    script = folder / ("é" * 61 + ".py")
+    script.write_text(
+        "import torch, phalanx\n"
+        "group = phalanx.connect(timeout_s=1)\n"
+        "group.all_reduce(torch.ones(3))\n"
+        "if group.rank == 0:\n"
+        "    print(group.entry(0, 1)['location'])\n"
+        "    group.barrier()\n"
+        "group.barrier()\n"
+    )
+    run = phalanx_run("-n", 2, script)
+    assert run.returncode == 1
+    assert "é.py:3" in run.stdout
+    assert "UnicodeDecodeError" not in run.stderr
+    assert "closed the group" in run.stderr

@@ -5,6 +5,7 @@
 
 #include "../core/faults.hpp"
 #include "../device/operation.hpp"
+#include "long_runs.hpp"
 #include "ranks.hpp"
 #include "simulated_driver.hpp"
 
@@ -105,6 +106,21 @@ TEST(data_is_right_through_the_host) {
   require_driver();
   const Setting closed("SIMULATED_NO_IPC", "1");
   run_processes(small_shape(3), reduce_and_gather);
+}
+
+TEST(data_is_right_however_many_operations_lie_between) {
+  require_driver();
+  const Setting delay("SIMULATED_DELAY_US", "3000");  // who does not wait for the leader is too early
+  run_processes(small_shape(3), [](const EndpointPtr& endpoint) {
+    Rank rank(endpoint);
+    for (const Seq count : kVeryMany) {
+      rank.reduce(1);
+      rank.gather(2);
+      skip_operations(endpoint, count);
+    }
+    rank.reduce(3);
+    rank.gather(4);
+  });
 }
 
 // The victim is killed at any point of the protocol; it is named, and nobody waits for long.

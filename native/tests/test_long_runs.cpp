@@ -1,33 +1,12 @@
 // Groups that have run for days: counts of operations beyond 2^31 and 2^32, and processes with hundreds of groups.
 #include <dirent.h>
 
+#include "long_runs.hpp"
 #include "plain_collectives.hpp"
 
 using namespace ranks;
 
-namespace ranks {
-
-struct EndpointSeq {
-  using Pointer = std::atomic<Seq> Endpoint::*;
-  friend Pointer member(EndpointSeq);
-};
-template struct Opened<EndpointSeq, &Endpoint::seq_>;
-
-}  // namespace ranks
-
 namespace {
-
-// As if every rank had run so many small operations. All ranks must call it at the same place.
-void skip_operations(const EndpointPtr& endpoint, PlainCollectives<std::int32_t>& plain, Seq count) {
-  plain.barrier();
-  plain.barrier();  // nobody still waits for words of the first one
-  ((*endpoint).*member(EndpointSeq{})).fetch_add(count);
-  Progress& progress = endpoint->layout().progress(endpoint->rank());
-  progress.arrived.fetch_add(count);
-  progress.finished.fetch_add(count);
-  for (int peer = 0; peer < endpoint->num_ranks(); ++peer)
-    wait_until([&] { return endpoint->layout().progress(peer).arrived.load() >= endpoint->seq(); });
-}
 
 void use_every_step(PlainCollectives<std::int32_t>& plain, int num_ranks) {
   constexpr std::size_t kChunked = 20'011;
@@ -54,9 +33,9 @@ int num_descriptors() {
 TEST(chunks_are_right_however_many_operations_lie_between) {
   on_threads_and_processes(3, [](const EndpointPtr& endpoint) {
     PlainCollectives<std::int32_t> plain(*endpoint, 31);
-    for (const Seq count : {(1ull << 31) - 20, 1ull << 31, (1ull << 31) + (1ull << 30), (1ull << 32) - 9, 1ull << 32, 1ull << 33, 1ull << 45}) {
+    for (const Seq count : kVeryMany) {
       use_every_step(plain, endpoint->num_ranks());
-      skip_operations(endpoint, plain, count);
+      skip_operations(endpoint, count);
     }
     use_every_step(plain, endpoint->num_ranks());
   });

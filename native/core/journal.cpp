@@ -25,14 +25,15 @@ std::uint64_t unpack_dim(const PackedShape& packed, std::uint32_t num_dims, std:
   return packed.words[dim / per_word] >> dim % per_word * bits & ((1ull << bits) - 1);
 }
 
-const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq) noexcept {
-  constexpr int kLooks = 200;
+const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq, int& looks) noexcept {
+  constexpr int kMostLooks = 200;
   constexpr unsigned kBetweenLooksUs = 100;
   const JournalEntry& entry = layout.journal(rank, seq);
-  for (int look = 0;; ++look) {
+  for (int look = 0;; ++look, --looks) {
     const Seq found = entry.seq.load(std::memory_order_acquire);
     if (found == seq) return &entry;
-    if (found > seq || layout.progress(rank).arrived.load(std::memory_order_acquire) < seq || look == kLooks) return nullptr;
+    if (found > seq || layout.progress(rank).arrived.load(std::memory_order_acquire) < seq || look == kMostLooks || looks <= 0)
+      return nullptr;
     usleep(kBetweenLooksUs);
   }
 }

@@ -54,11 +54,21 @@ std::size_t turn_bytes(const GroupShape& shape, int cores, int crowd) {
 }  // namespace
 
 Layout layout_of(const Segment& segment) {
+  const auto refuse = [] { throw std::runtime_error("this is not a segment of this version of phalanx"); };
+  const std::size_t size = segment.size();
+  if (size < sizeof(Header)) refuse();
+  // Whoever has the file may write anything there, at any time: the numbers are copied once, and then checked.
+  const auto load = [](const auto& word) { return __atomic_load_n(&word, __ATOMIC_RELAXED); };
   const auto& header = *reinterpret_cast<const Header*>(segment.data());
-  if (segment.size() < sizeof(Header) || header.magic != kMagic || header.total_bytes != segment.size())
-    throw std::runtime_error("this is not a segment of this version of phalanx");
-  return Layout(segment.data(), static_cast<int>(header.num_ranks), header.chunk_bytes, header.eager_bytes,
-                header.bulk_bytes);
+  const std::uint64_t n = load(header.num_ranks), chunk = load(header.chunk_bytes), eager = load(header.eager_bytes),
+                      bulk = load(header.bulk_bytes);
+  if (load(header.magic) != kMagic || n == 0 || n > kMaxRanks) refuse();
+  // No product can overflow when each part fits the file.
+  const std::uint64_t num_rings = std::max<std::uint64_t>(n * (n - 1), 1);
+  if (chunk > size / (n * kStageSets * kStageBuffers) || bulk > size / (n * kBulkBuffers) || eager > size / num_rings) refuse();
+  const Layout layout(segment.data(), static_cast<int>(n), chunk, eager, bulk);
+  if (layout.total_bytes() != size) refuse();
+  return layout;
 }
 
 thread_local Waiter* Endpoint::waiter = nullptr;
@@ -124,7 +134,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
     : segment_(std::move(segment)),
       layout_(layout_of(segment_)),
       rank_(rank),
-      num_ranks_(static_cast<int>(layout_.header().num_ranks)),
+      num_ranks_(layout_.num_ranks()),
       patience_(patience_for(layout_.header().is_crowded != 0)),
       journal_(layout_, rank),
       slot_writer_(layout_.header().is_crowded != 0, Place::kHot),

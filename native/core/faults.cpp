@@ -6,7 +6,7 @@
 namespace phalanx {
 
 void wake_everybody(const Layout& layout) noexcept {
-  for (int rank = 0; rank < static_cast<int>(layout.header().num_ranks); ++rank) {
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     for (Bell* bell : {&layout.bell(rank), &layout.mail_bell(rank)}) {
       bell->word.fetch_add(1, std::memory_order_seq_cst);
       futex_wake_all(bell->word);

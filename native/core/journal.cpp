@@ -27,14 +27,15 @@ std::uint64_t unpack_dim(const PackedShape& packed, std::uint32_t num_dims, std:
   return packed.words[dim / per_word] >> dim % per_word * bits & ((1ull << bits) - 1);
 }
 
-const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq) noexcept {
-  constexpr int kLooks = 200;
+const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq, int& looks) noexcept {
+  constexpr int kMostLooks = 200;
   constexpr unsigned kBetweenLooksUs = 100;
   const JournalEntry& entry = layout.journal(rank, seq);
-  for (int look = 0;; ++look) {
+  for (int look = 0;; ++look, --looks) {
     const Seq found = entry.seq.load(std::memory_order_acquire);
     if (found == seq) return &entry;
-    if (found > seq || layout.progress(rank).arrived.load(std::memory_order_acquire) < seq || look == kLooks) return nullptr;
+    if (found > seq || layout.progress(rank).arrived.load(std::memory_order_acquire) < seq || look == kMostLooks || looks <= 0)
+      return nullptr;
     usleep(kBetweenLooksUs);
   }
 }
@@ -112,7 +113,7 @@ std::uint32_t Journal::add_location(const std::string& text) noexcept {
   return num_locations_;
 }
 
-std::string location_text(const Layout& layout, int rank, std::uint64_t number) {
+std::string read_location(const Layout& layout, int rank, std::uint64_t number) {
   const Location& location = layout.location(rank, number);
   if (number == 0 || location.number.load(std::memory_order_acquire) != number) return "";
   char text[kLocationWords * sizeof(std::uint64_t) + 1] = {};
@@ -129,7 +130,7 @@ void Journal::trace(std::shared_ptr<TraceFile> file) {
   const std::uint32_t group = file->add_group(layout_, rank_);
   for (std::size_t slot = 0; slot < kLocations; ++slot) {  // calls from known lines will not be announced again
     const std::uint64_t number = layout_.location(rank_, slot).number.load(kRelaxed);
-    const std::string text = location_text(layout_, rank_, number);
+    const std::string text = read_location(layout_, rank_, number);
     if (!text.empty()) file->add_location(group, static_cast<std::uint32_t>(number), text);
   }
   const std::lock_guard lock(mutex_);

@@ -128,10 +128,11 @@ class Journal {
 };
 
 // The source line with that number; empty when it is unknown, or has made room for others.
-std::string location_text(const Layout& layout, int rank, std::uint64_t number);
+std::string read_location(const Layout& layout, int rank, std::uint64_t number);
 
 // The rank's entry of an operation, or null when there is none (any more). Of one that the rank has arrived at, the entry may be
 // a moment away, for ranks post first and write then: longer only if the rank was stopped or killed in between.
-const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq) noexcept;
+// It looks again as often as `looks` says, and counts that down: who asks for many ranks waits for all of them together.
+const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq, int& looks) noexcept;
 
 }  // namespace phalanx

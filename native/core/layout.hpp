@@ -43,11 +43,12 @@ inline constexpr std::size_t kEagerBytes = 64 * 1024;  // up to which a message 
 inline constexpr std::size_t kEagerPart = 16 * 1024; // larger ones in parts, so that both sides copy at once
 inline constexpr std::size_t kBulkBuffers = 3;
 
-enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead };
+enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead, kCount };
 
 enum class FaultKind : std::uint32_t {
   kNone, kMismatch, kTimeout, kPeerDied, kPeerLeft, kPeerFailed, kAborted, kInterrupted,
-  kOutOfMemory
+  kOutOfMemory,
+  kCount
 };
 
 // Death notices: exit code 0..255, or 256 + signal, or unknown.
@@ -206,6 +207,7 @@ class Layout {
     total_ = at;
   }
 
+  int num_ranks() const noexcept { return static_cast<int>(n_); }
   std::size_t total_bytes() const noexcept { return total_; }
   // What every operation needs. The rings, bulk and stage buffers behind it are reserved by their writer on first use.
   std::size_t control_bytes() const noexcept { return control_; }

@@ -104,6 +104,9 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
 Segment Segment::attach(int descriptor, Access access) {
   struct stat status{};
   if (fstat(descriptor, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
+  // Its owner could cut it while we read: that would be SIGBUS.
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) throw std::runtime_error("this is no sealed memory file");
   const auto bytes = static_cast<std::size_t>(status.st_size);
   return Segment(-1, map(descriptor, bytes, access), bytes);
 }

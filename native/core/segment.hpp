@@ -29,7 +29,8 @@ class Segment {
   // Throws OutOfMemory, also when only the rest would not fit.
   static Segment create(const std::string& label, std::size_t bytes, std::size_t reserved);
   static Segment create(const std::string& label, std::size_t bytes) { return create(label, bytes, bytes); }
-  // Maps a descriptor received from the creator. The descriptor stays the caller's. Throws std::runtime_error.
+  // Maps a descriptor received from the creator, which must be a memory file that nobody can cut. The descriptor stays the caller's.
+  // Throws std::runtime_error.
   static Segment attach(int descriptor, Access access = Access::kWrite);
   // Keeps a copy of the descriptor, so that others of this user find the memory through /proc.
   void keep_descriptor(int descriptor) noexcept;

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "../core/endpoint.hpp"
+#include "../core/reading.hpp"
 #include "../core/segment.hpp"
 #include "operation_methods.hpp"
 #include "rank_device.hpp"
@@ -32,7 +33,7 @@ class GroupSegment {
 
   int descriptor() const { return segment_.descriptor(); }
   std::size_t size() const { return segment_.size(); }
-  std::string name() const { return layout_.header().name; }
+  nb::str name() const { return text_of(read_name(layout_)); }
   nb::bytes nonce() const {
     return nb::bytes(reinterpret_cast<const char*>(layout_.header().nonce), sizeof(layout_.header().nonce));
   }
@@ -40,7 +41,7 @@ class GroupSegment {
   void launched(int rank, int pid) { layout_.member(rank).launched_pid.store(pid); }
   nb::object fault() const { return fault_of(layout_); }
   nb::dict records(int rank) const { return records_of(layout_, rank); }
-  int num_ranks() const { return static_cast<int>(layout_.header().num_ranks); }
+  int num_ranks() const { return layout_.num_ranks(); }
   void close_descriptor() { segment_.close_descriptor(); }
   void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
   void fail(int culprit, const std::string& text) {
@@ -48,7 +49,7 @@ class GroupSegment {
   }
   bool is_broken() const { return layout_.header().fault.state.load() != 0; }
   nb::list snapshot() const {
-    return snapshot_of(layout_, num_ranks(), [this](int rank) { return layout_.member(rank).exit_status.load(); });
+    return snapshot_of(layout_, [this](int rank) { return layout_.member(rank).exit_status.load(); });
   }
 
  private:
@@ -168,7 +169,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); })
       .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); })
       .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; })
-      .def_prop_ro("name", [](RankEndpoint& self) { return std::string(self.core().layout().header().name); })
+      .def_prop_ro("name", [](RankEndpoint& self) { return text_of(read_name(self.core().layout())); })
       .def_prop_ro("size_bytes", [](RankEndpoint& self) { return self.core().layout().total_bytes(); })
       .def_prop_ro("nonce", &nonce)
       .def_prop_ro("is_closed", &RankEndpoint::is_closed)

@@ -16,20 +16,24 @@ bool python_signal_arrived() {
 const char* operation_name(Operation operation) noexcept {
   static constexpr const char* names[] = {"none",      "all_reduce",     "reduce",     "broadcast", "all_gather",
                                           "gather",    "scatter",        "reduce_scatter", "all_to_all", "barrier",
-                                          "send",      "recv",           "refused"};
-  return names[static_cast<std::size_t>(operation)];
+                                          "send",      "recv",           "refused",    "unknown"};
+  static_assert(std::size(names) == static_cast<std::size_t>(Operation::kCount) + 1);
+  return names[std::min(static_cast<std::size_t>(operation), static_cast<std::size_t>(Operation::kCount))];
 }
 
 const char* fault_name(FaultKind kind) noexcept {
   static constexpr const char* names[] = {"none",      "mismatch",    "timeout", "peer_died",
                                           "peer_left", "peer_failed", "aborted", "interrupted",
-                                          "out_of_memory"};
-  return names[static_cast<std::size_t>(kind)];
+                                          "out_of_memory", "unknown"};
+  static_assert(std::size(names) == static_cast<std::size_t>(FaultKind::kCount) + 1);
+  return names[std::min(static_cast<std::size_t>(kind), static_cast<std::size_t>(FaultKind::kCount))];
 }
 
 const char* reduce_op_name(ReduceOp op) noexcept {
-  static constexpr const char* names[] = {"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"};
-  return names[static_cast<std::size_t>(op)];
+  static constexpr const char* names[] = {"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum",
+                                          "unknown"};
+  static_assert(std::size(names) == static_cast<std::size_t>(ReduceOp::kCount) + 1);
+  return names[std::min(static_cast<std::size_t>(op), static_cast<std::size_t>(ReduceOp::kCount))];
 }
 
 static Segment attach_visibly(int descriptor) {
@@ -197,7 +201,7 @@ nb::object RankEndpoint::explain(const Call& call, double timeout, const Trouble
   const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kRecv;
   facts["seq"] = is_message ? Seq{0} : endpoint_->seq();
   facts["fault_seq"] = trouble.seq;  // the operation in which somebody noticed
-  facts["text"] = trouble.text;
+  facts["text"] = text_of(trouble.text);
   facts["is_fatal"] = trouble.is_fatal;
   facts["timeout_s"] = effective(timeout);
   facts["root"] = call.root;

@@ -183,12 +183,16 @@ class RankEndpoint {
   std::deque<std::pair<std::shared_ptr<Transfer>, nb::object>> pending_messages_;
 };
 
+// A source line from a rank's table.
+nb::str location_text(const Layout& layout, int rank, std::uint64_t number);
+// Text from shared memory, which may hold anything: what is not UTF-8 becomes a replacement character.
+nb::str text_of(const std::string& text);
 // The last operations and messages of a rank, oldest first.
 nb::dict records_of(const Layout& layout, int rank);
 // Why the group is broken, or None.
 nb::object fault_of(const Layout& layout);
 // One dictionary per rank: whether it lives, what it called last, what it waits for.
-nb::list snapshot_of(const Layout& layout, int num_ranks, const std::function<std::int32_t(int)>& exit_status);
+nb::list snapshot_of(const Layout& layout, const std::function<std::int32_t(int)>& exit_status);
 
 const char* operation_name(Operation operation) noexcept;
 const char* fault_name(FaultKind kind) noexcept;

@@ -1,5 +1,6 @@
 #include "tensors.hpp"
 
+#include <algorithm>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
@@ -202,8 +203,9 @@ std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use) {
 const char* dtype_name(DType dtype) noexcept {
   static constexpr const char* names[] = {"bool",    "int8",    "uint8",    "int16",   "uint16",  "int32",     "uint32",
                                           "int64",   "uint64",  "float16",  "bfloat16", "float32", "float64",   "complex64",
-                                          "complex128", "8-bit", "16-bit", "32-bit", "64-bit"};
-  return names[static_cast<std::size_t>(dtype)];
+                                          "complex128", "8-bit", "16-bit", "32-bit", "64-bit", "unknown"};
+  static_assert(std::size(names) == static_cast<std::size_t>(DType::kCount) + 1);
+  return names[std::min(static_cast<std::size_t>(dtype), static_cast<std::size_t>(DType::kCount))];
 }
 
 void describe(const Tensor& tensor, Call& call) noexcept {

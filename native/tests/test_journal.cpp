@@ -126,8 +126,9 @@ TEST(an_entry_is_waited_for_when_its_post_is_out) {
     const Layout& layout = endpoint->layout();
     constexpr Seq kCount = 50;
     for (Seq seq = 1; seq <= kCount; ++seq) {
+      int looks = 1000;
       if (endpoint->rank() == 0) {
-        CHECK(await_entry(layout, 0, seq) == nullptr);  // not arrived: nothing to wait for
+        CHECK(await_entry(layout, 0, seq, looks) == nullptr);  // not arrived: nothing to wait for
         layout.progress(0).arrived.store(seq);
         while (layout.progress(1).arrived.load() != seq) sched_yield();
         Journal(layout, 0).begin(seq, barrier_call());
@@ -135,7 +136,7 @@ TEST(an_entry_is_waited_for_when_its_post_is_out) {
       } else {
         while (layout.progress(0).arrived.load() != seq) sched_yield();
         layout.progress(1).arrived.store(seq);
-        const JournalEntry* const found = await_entry(layout, 0, seq);
+        const JournalEntry* const found = await_entry(layout, 0, seq, looks);
         CHECK(found != nullptr);
         CHECK_EQUAL(found->seq.load(), seq);
         layout.progress(1).finished.store(seq);
@@ -144,7 +145,12 @@ TEST(an_entry_is_waited_for_when_its_post_is_out) {
     if (endpoint->rank() == 0) return;
     const std::int64_t start = monotonic_ns();
     layout.progress(0).arrived.store(kCount + 1);
-    CHECK(await_entry(layout, 0, kCount + 1) == nullptr);  // never written: the wait has an end
+    int looks = 1000;
+    CHECK(await_entry(layout, 0, kCount + 1, looks) == nullptr);  // never written: the wait has an end
+    CHECK(looks > 0 && looks < 1000);
+    looks = 0;
+    CHECK(await_entry(layout, 0, kCount + 1, looks) == nullptr);  // who has no patience left does not wait
+    CHECK_EQUAL(looks, 0);
     CHECK(monotonic_ns() - start < 5'000'000'000);
   });
 }

@@ -50,7 +50,7 @@ TEST(faults_names_and_source_lines_are_cut_between_characters) {
   set_fault(layout, FaultKind::kAborted, 0, 0, 1, kLong);
   CHECK(is_whole(layout.header().fault.text));
   CHECK(std::string_view(layout.header().fault.text).size() > sizeof(Fault::text) - 5);
-  const std::string line = location_text(layout, 0, endpoint->journal().add_location("/" + kLong + ".py:7"));
+  const std::string line = read_location(layout, 0, endpoint->journal().add_location("/" + kLong + ".py:7"));
   CHECK(is_whole(line) && line.ends_with(".py:7") && line.size() > 110);
 }
 
@@ -61,6 +61,6 @@ TEST(a_source_line_that_made_room_for_others_is_unknown) {
   for (std::size_t i = 0; i < 3 * kLocations; ++i) numbers.push_back(endpoint->journal().add_location("train.py:" + std::to_string(i)));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const bool is_kept = i >= numbers.size() - kLocations;
-    CHECK_EQUAL(location_text(endpoint->layout(), 0, numbers[i]), is_kept ? "train.py:" + std::to_string(i) : std::string());
+    CHECK_EQUAL(read_location(endpoint->layout(), 0, numbers[i]), is_kept ? "train.py:" + std::to_string(i) : std::string());
   }
 }

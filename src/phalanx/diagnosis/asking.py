@@ -8,6 +8,7 @@
 
 The lock keeps askers apart: many ranks may ask for the same late one at once, and then the second takes what the first
 was told. Processes that are not ready, or stopped, are never signalled: a signal that nobody catches would end them.
+Into a file of another user nothing is written: the superuser asks and reads, and leaves no note for others.
 """
 
 from __future__ import annotations
@@ -15,14 +16,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import select
 import time
 from collections.abc import Iterable, Mapping
 
-from phalanx.diagnosis.processes import catches, memory_files, state_of
+from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
+from phalanx.diagnosis.processes import catches, state_of
 from phalanx.diagnosis.stacks import MEMORY_NAME, STACK_SIGNAL
 from phalanx.engine import signal_thread
 
 _KEPT_BYTES = 1 << 16
+_MOST_BYTES = 1 << 24  # of a file that we may not empty
+_LONGEST_ANSWER = 1 << 18
+_MOST_THREADS = 1 << 10
+_LARGEST_THREAD = 1 << 22  # the kernel's own limit; what a memory file says may be anything
+_NOTE = re.compile(r"([0-9]{1,9}) ([0-9]{1,19})")
 _POLL_S = 0.002
 _FRESH_S = 0.3  # so old an answer is as good as a new one
 _ANSWER = "Stack (most recent call first):\n"
@@ -41,10 +50,9 @@ def ask_for_stacks(
     deadline = time.monotonic() + timeout_s
     questions = []
     for pid in dict.fromkeys(pids):
-        path = _path_of_answer(pid)
-        if path is not None and state_of(pid) not in ("T", "t", "Z", "") and catches(pid, STACK_SIGNAL):
-            with contextlib.suppress(OSError):  # it has ended
-                questions.append(_Question(pid, dict.fromkeys([pid, *((threads or {}).get(pid, ()))]), path))
+        with contextlib.suppress(OSError):  # it has ended, or can't be looked at
+            others = [each for each in (threads or {}).get(pid, ()) if 0 < each <= _LARGEST_THREAD]
+            questions.append(_Question(pid, list(dict.fromkeys([pid, *others]))[:_MOST_THREADS]))
     try:
         open_questions = questions
         while time.monotonic() < deadline:
@@ -58,26 +66,46 @@ def ask_for_stacks(
             question.close()
 
 
-def _path_of_answer(pid: int) -> str | None:
+def _memory_of_answer(pid: int) -> MemoryFile | None:
     """Return where a process will write; None when it is not ready itself."""
     own = f"{MEMORY_NAME}:{pid}"
     files = list(memory_files(pid, MEMORY_NAME))
     given = [found.name.removeprefix(f"{own}:") for found in files if found.name.startswith(f"{own}:")]
     if given:
-        return next((found.path for found in files if str(found.identity[1]) == given[-1]), None)
-    return next((found.path for found in files if found.name == own), None)
+        return next((found for found in files if str(found.identity[1]) == given[-1]), None)
+    return next((found for found in files if found.name == own), None)
 
 
 class _Question:
-    """The threads of one process, asked one after the other: an answer does not say whose it is."""
+    """The threads of one process, asked one after the other: an answer does not say whose it is.
 
-    def __init__(self, pid: int, threads: Iterable[int], path: str) -> None:
+    Raises:
+        OSError: The process has ended, or is not ready to answer.
+    """
+
+    def __init__(self, pid: int, threads: Iterable[int]) -> None:
         self.pid = pid
         self._threads = list(threads)
         self._answers: dict[int, str] = {}
         self._is_locked = False
         self._start = -1  # of the answer that is awaited
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        # First of all: while this process lives, nobody else has its number.
+        self._process = os.pidfd_open(pid)
+        try:
+            self._file, self._is_writable = self._open_memory()
+        except OSError:
+            os.close(self._process)
+            raise
+
+    def _open_memory(self) -> tuple[int, bool]:
+        found = _memory_of_answer(self.pid)
+        if found is None or state_of(self.pid) in ("T", "t", "Z", "") or not catches(self.pid, STACK_SIGNAL):
+            raise ProcessLookupError
+        is_ours = found.is_ours
+        file = open_memory_file(found, is_writable=is_ours)
+        if file is None:
+            raise ProcessLookupError
+        return file, is_ours
 
     def go_on(self) -> bool:
         """Do what can be done without waiting; return whether there is more."""
@@ -107,14 +135,18 @@ class _Question:
     def close(self) -> None:
         """Let others ask."""
         os.close(self._file)
+        os.close(self._process)
 
     def _lock(self) -> bool:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._is_locked = True
             self._take_fresh_answers()
-            if os.fstat(self._file).st_size > _KEPT_BYTES:
+            size = os.fstat(self._file).st_size
+            if size > _KEPT_BYTES and self._is_writable:
                 os.ftruncate(self._file, 0)
+            elif size > _MOST_BYTES:
+                self._threads.clear()  # the process's own user must look first, and empty it
         return self._is_locked
 
     def _unlock(self) -> None:
@@ -124,24 +156,32 @@ class _Question:
 
     def _take_fresh_answers(self) -> None:
         """Use what somebody else was told a moment ago."""
-        for record in self._read_all(0).split("\n@")[1:] if self._threads else ():
+        recent = max(0, os.fstat(self._file).st_size - _LONGEST_ANSWER)
+        for record in self._read_all(recent).split("\n@")[1:] if self._threads else ():
             head, _, rest = record.partition("\n")
-            thread, _, when_ns = head.partition(" ")
-            is_fresh = when_ns.isdigit() and time.monotonic_ns() - int(when_ns) < _FRESH_S * 1e9
-            if is_fresh and thread.isdigit() and int(thread) in self._threads and rest.count(_ANSWER) > 1:
-                self._answers[int(thread)] = rest.split(_ANSWER)[1]
+            note = _NOTE.fullmatch(head)
+            if note is None or time.monotonic_ns() - int(note[2]) >= _FRESH_S * 1e9:
+                continue
+            if (thread := int(note[1])) in self._threads and rest.count(_ANSWER) > 1:
+                self._answers[thread] = rest.split(_ANSWER)[1]
         self._threads = [thread for thread in self._threads if thread not in self._answers]
 
     def _ask(self) -> bool:
         thread = self._threads[0]
-        os.write(self._file, f"\n@{thread} {time.monotonic_ns()}\n".encode())
+        if self._is_writable:
+            os.write(self._file, f"\n@{thread} {time.monotonic_ns()}\n".encode())
         self._start = os.fstat(self._file).st_size
-        is_ready = catches(self.pid, STACK_SIGNAL)  # once more: it may run another program by now
-        if is_ready and self._signal_twice(thread):
+        # Once more: it may run another program by now, or have ended, and its number be another's.
+        if catches(self.pid, STACK_SIGNAL) and not self._has_ended() and self._signal_twice(thread):
             return True
         self._threads.pop(0)  # the thread has ended
         self._start = -1
         return False
+
+    def _has_ended(self) -> bool:
+        end = select.poll()
+        end.register(self._process, select.POLLIN)
+        return bool(end.poll(0))
 
     def _signal_twice(self, thread: int) -> bool:
         is_there = signal_thread(self.pid, thread, STACK_SIGNAL)
@@ -153,5 +193,4 @@ class _Question:
         return parts[1] if len(parts) > 2 else None
 
     def _read_all(self, start: int) -> str:
-        size = os.fstat(self._file).st_size
-        return os.pread(self._file, max(0, size - start), start).decode(errors="replace")
+        return os.pread(self._file, _LONGEST_ANSWER, start).decode(errors="replace")

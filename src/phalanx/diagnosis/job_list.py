@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
 from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_CARD
-from phalanx.diagnosis.processes import command_of, is_readable, memory_files, owner_of, parent_of, visible_pids
+from phalanx.diagnosis.processes import command_of, is_readable, owner_of, parent_of, visible_pids
+from phalanx.diagnosis.record_format import check_job
+from phalanx.diagnosis.words import visible
 from phalanx.errors import UsageError
+
+_CARD_BYTES = 1 << 20
 
 
 @dataclass
@@ -35,7 +40,7 @@ class Job:
         shown = " ".join(word.rpartition("/")[2] or word for word in command)[:80]
         number = self.card.get("pid") or min(self.pids)
         ranks = f"  {self.card['num_ranks']} ranks" if "num_ranks" in self.card else ""
-        return f"pid {number}{f'  {self.name}' if self.name else ''}{ranks}  {shown}"
+        return visible(f"pid {number}{f'  {self.name}' if self.name else ''}{ranks}  {shown}")
 
 
 def find_jobs() -> list[Job]:
@@ -47,7 +52,7 @@ def find_jobs() -> list[Job]:
             if found.name.startswith(GROUP_PREFIX):
                 groups.setdefault(found.identity, set()).add(pid)
             elif found.name == JOB_CARD and found.identity not in cards:  # what a launcher forks has its card too
-                card = read_card(found.path)
+                card = read_card(found)
                 cards[found.identity] = Job({pid, *card.get("pids", ())}, card)
     jobs = list(cards.values())
     for members in groups.values():
@@ -58,13 +63,20 @@ def find_jobs() -> list[Job]:
     return sorted(jobs, key=lambda job: min(job.pids))
 
 
-def read_card(path: str) -> dict[str, Any]:
-    """Read what a launcher says of its job; nothing while it is being written."""
-    try:
-        card = json.loads(Path(path).read_text())
-    except (OSError, ValueError):
+def read_card(found: MemoryFile) -> dict[str, Any]:
+    """Read what a launcher says of its job; nothing while it is being written, or when it is no card."""
+    descriptor = open_memory_file(found)
+    if descriptor is None:
         return {}
-    return card if isinstance(card, dict) else {}
+    try:
+        card = json.loads(os.pread(descriptor, _CARD_BYTES, 0))
+        check_job(card)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    finally:
+        os.close(descriptor)
+    # A card speaks for processes of its own user only: nobody shall be shown as part of somebody else's job.
+    return {**card, "pids": [pid for pid in card.get("pids", ()) if owner_of(pid) == found.owner]}
 
 
 def choose_job(wanted: str | None) -> Job:

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.diagnosis.asking import ask_for_stacks
+from phalanx.diagnosis.memory_files import memory_files
 from phalanx.diagnosis.observer import GROUP_PREFIX, Observer, view_of
-from phalanx.diagnosis.processes import command_of, memory_files, resident_bytes, state_of
+from phalanx.diagnosis.processes import command_of, resident_bytes, state_of
 from phalanx.diagnosis.record_format import check_record
 from phalanx.engine import GroupSegment
 from phalanx.errors import UsageError
 
 FORMAT = "phalanx flight record"
 VERSION = 1
+_MOST_ENTRIES = 300_000  # of the past of all ranks: about half a gigabyte
 
 
 @dataclass
@@ -84,7 +86,9 @@ def observe(pids: Sequence[int], job: dict[str, Any] | None = None, *, with_stac
         observer.look(everybody)
     seen = describe(observer.groups, everybody, job or {}, with_stacks=with_stacks)
     if observer.num_strange:
-        seen.notes.append(f"{observer.num_strange} groups belong to another version of phalanx and can't be read")
+        seen.notes.append(
+            f"{observer.num_strange} groups can't be read: they are of another version of phalanx, damaged, or too many"
+        )
     observer.close()
     return seen
 
@@ -114,9 +118,16 @@ def describe(
     seen.processes = [
         ProcessView(pid, state_of(pid), resident_bytes(pid), command_of(pid), answers.get(pid, "")) for pid in pids
     ]
+    num_entries = 0
     for group in groups:
-        records = [group.records(rank) for rank in range(group.num_ranks)]
+        records = []
+        for rank in range(group.num_ranks):
+            past = group.records(rank) if num_entries < _MOST_ENTRIES else {"operations": [], "messages": []}
+            num_entries += len(past["operations"]) + len(past["messages"])
+            records.append(past)
         seen.groups.append({**view_of(group), "records": records})
+    if num_entries >= _MOST_ENTRIES:
+        seen.notes.append(f"only {num_entries} past operations are shown, of the ranks that come first")
     return seen
 
 

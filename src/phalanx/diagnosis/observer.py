@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.diagnosis import words
-from phalanx.diagnosis.processes import memory_files
+from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
 from phalanx.diagnosis.waits import Wait, find_waits, world_of
 from phalanx.engine import GroupSegment
 
 GROUP_PREFIX = "phalanx:"
 JOB_CARD = "phalanx-job"
+_MOST_RANKS = 1 << 17  # of all groups together: whose memory this is may have made it for us to choke on
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Observer:
     """The groups of some processes. Not for several threads.
 
     Args:
-        is_writable: Whether it may break groups, not only look at them.
+        is_writable: Whether it may break groups, not only look at them; then it sees only those of this user.
     """
 
     def __init__(self, *, is_writable: bool = True) -> None:
@@ -61,7 +62,7 @@ class Observer:
 
     @property
     def num_strange(self) -> int:
-        """How many were found that belong to another version of phalanx."""
+        """How many were found that are of another version of phalanx, or damaged."""
         return len(self._strange)
 
     def look(self, pids: Iterable[int]) -> None:
@@ -71,7 +72,7 @@ class Observer:
             for found in memory_files(pid, GROUP_PREFIX):
                 seen.add(found.identity)
                 if found.identity not in self._groups and found.identity not in self._strange:
-                    self._attach(found.path, found.identity)
+                    self._attach(found)
         for identity in self._groups.keys() - seen:
             if all(row["state"] == "left" for row in self._groups[identity].snapshot()):
                 del self._groups[identity]
@@ -79,15 +80,18 @@ class Observer:
         self._all_waits = find_waits(self._views, world_of(self._views))
         self._waits = {wait.key[0]: wait for wait in reversed(self._all_waits)}
 
-    def _attach(self, path: str, identity: tuple[int, int]) -> None:
-        try:
-            descriptor = os.open(path, os.O_RDWR if self._is_writable else os.O_RDONLY)
-        except OSError:  # closed meanwhile
+    def _attach(self, found: MemoryFile) -> None:
+        descriptor = open_memory_file(found, is_writable=self._is_writable)
+        if descriptor is None:
             return
         try:
-            self._groups[identity] = GroupSegment.attach(descriptor, is_writable=self._is_writable)
+            group = GroupSegment.attach(descriptor, is_writable=self._is_writable)
+            if sum(each.num_ranks for each in self._groups.values()) + group.num_ranks > _MOST_RANKS:
+                self._strange.add(found.identity)
+            else:
+                self._groups[found.identity] = group
         except (RuntimeError, MemoryError):
-            self._strange.add(identity)
+            self._strange.add(found.identity)
         finally:
             os.close(descriptor)
 

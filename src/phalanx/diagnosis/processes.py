@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -22,21 +20,6 @@ _STATES = {
     "X": "ended",
     "I": "idle",
 }
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """An open memory file of a process.
-
-    Attributes:
-        path: Where it can be opened.
-        name: What its creator called it.
-        identity: The same for all descriptors of one file.
-    """
-
-    path: str
-    name: str
-    identity: tuple[int, int]
 
 
 def is_alive(pid: int) -> bool:
@@ -72,26 +55,6 @@ def _belongs_to(entry: os.DirEntry[str], user: int) -> bool:
         return entry.stat().st_uid == user
     except OSError:  # it has just ended
         return False
-
-
-def memory_files(pid: int, prefix: str) -> Iterator[Descriptor]:
-    """Find the memory files of a process whose names begin so; none when it can't be looked at."""
-    wanted = f"/memfd:{prefix}"
-    folder = f"/proc/{pid}/fd"
-    try:
-        numbers = os.listdir(folder)
-    except OSError:
-        return
-    for number in numbers:
-        path = f"{folder}/{number}"
-        try:
-            target = os.readlink(path)
-            if target.startswith(wanted):
-                status = os.stat(path)
-                name = target.removeprefix("/memfd:").removesuffix(" (deleted)")
-                yield Descriptor(path, name, (status.st_dev, status.st_ino))
-        except OSError:  # closed meanwhile
-            continue
 
 
 def _stat_fields(pid: int) -> list[str]:

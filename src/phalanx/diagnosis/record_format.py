@@ -69,9 +69,19 @@ def check_record(data: Any) -> None:
         ValueError: Something is missing, or not of its kind.
     """
     _check(data, _RECORD)
-    _check(data["job"], {name: form for name, form in _JOB.items() if name in data["job"]})
+    check_job(data["job"])
     for group in data["groups"]:
         _check_numbers(group)
+
+
+def check_job(data: Any) -> None:
+    """Refuse what is not what a launcher says of its job; it may say less.
+
+    Raises:
+        ValueError: Something is not of its kind.
+    """
+    _check(data, {})
+    _check(data, {name: form for name, form in _JOB.items() if name in data})
 
 
 def _check(value: Any, form: Any) -> None:

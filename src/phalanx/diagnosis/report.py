@@ -5,6 +5,10 @@ Pure functions: the same for a job that runs and for a flight record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from phalanx.diagnosis import words
 from phalanx.diagnosis.findings import Findings, find
 from phalanx.diagnosis.observation import Observation, ProcessView
@@ -18,7 +22,11 @@ _SHOWN_FRAMES = 12
 
 
 def render(seen: Observation, *, is_full: bool = True) -> str:
-    """Return everything as text; without the past of the ranks when it shall be short."""
+    """Return everything as text; without the past of the ranks when it shall be short.
+
+    Names and texts come from programs, perhaps of other users: none of them can steer the reader's terminal.
+    """
+    seen = _made_visible(seen)
     found = find(seen)
     lines = [_headline(found), *(f"  {line}" for line in summarize(found))]
     for group in seen.groups:
@@ -32,6 +40,38 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
         lines += _render_past(found)
     lines += [f"note: {note}" for note in seen.notes]
     return "\n".join(lines)
+
+
+def _made_visible(seen: Observation) -> Observation:
+    processes = [
+        replace(process, command=_visible(process.command), stacks=_visible_lines(process.stacks))
+        for process in seen.processes
+    ]
+    return replace(
+        seen,
+        job=_visible(seen.job),
+        groups=_visible(seen.groups),
+        processes=processes,
+        host=words.visible(seen.host),
+        reason=words.visible(seen.reason),
+        notes=_visible(seen.notes),
+    )
+
+
+def _visible(value: Any) -> Any:
+    """Do it to all texts in plain data; an error may have several lines, a name may not."""
+    if isinstance(value, str):
+        return words.visible(value)
+    if isinstance(value, Mapping):
+        return {
+            name: _visible_lines(each) if name == "text" and isinstance(each, str) else _visible(each)
+            for name, each in value.items()
+        }
+    return [_visible(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _visible_lines(text: str) -> str:
+    return "\n".join(map(words.visible, text.split("\n")))
 
 
 def _members(found: Findings, group: View) -> list[int]:

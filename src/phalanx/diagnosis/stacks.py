@@ -20,8 +20,8 @@ from pathlib import Path
 # A real-time signal, which no library claims: programs may use SIGUSR1 for themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 7
 MEMORY_NAME = "phalanx-stacks"
-_THREAD = re.compile(r"(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]+).*\(most recent call first\):")
-_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
+_THREAD = re.compile(r"(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]{1,16}).*\(most recent call first\):")
+_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>[0-9]{1,9}) in (?P<function>.*)')
 _LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
 _LAUNCHERS = (*(f"{_LIBRARY_FOLDER}/{name}/" for name in ("launch", "jobs", "testing")), "<string>", "<frozen runpy>")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+# What a terminal obeys, or shows as nothing, or shows in another order than it is written.
+_INVISIBLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Write control characters as escapes: names that others have chosen must not steer the reader's terminal."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def rank_list(ranks: Iterable[int]) -> str:

@@ -1,0 +1,119 @@
+#include "reading.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace phalanx {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+// Of a word that is not atomic and may change while we look at it.
+template <class Word>
+Word load_once(const Word& word) noexcept {
+  Word value;
+  __atomic_load(&word, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
+template <class Enum>
+Enum known(std::uint64_t value) noexcept {
+  return value < static_cast<std::uint64_t>(Enum::kCount) ? static_cast<Enum>(value) : Enum::kCount;
+}
+
+std::int32_t rank_or_none(const Layout& layout, std::int64_t rank) noexcept {
+  return rank >= 0 && rank < layout.num_ranks() ? static_cast<std::int32_t>(rank) : -1;
+}
+
+std::string copy_text(const char* text, std::size_t room) {
+  std::string copied(room, '\0');
+  for (std::size_t i = 0; i < room; ++i) copied[i] = load_once(text[i]);
+  copied.resize(strnlen(copied.data(), room));
+  return copied;
+}
+
+template <class Find>
+std::vector<EntryFacts> read_ring(const Layout& layout, int rank, Seq last, const Find& find) {
+  std::vector<EntryFacts> found;
+  const Seq num_entries = std::min<Seq>(last, kJournalEntries);
+  for (Seq before = num_entries; before-- > 0;) {
+    const Seq number = last - before;
+    const JournalEntry& entry = find(number);
+    if (entry.seq.load(std::memory_order_acquire) != number) continue;
+    if (auto facts = read_entry(layout, rank, entry)) found.push_back(std::move(*facts));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::uint64_t EntryFacts::size_bytes() const noexcept {
+  if (operation == Operation::kBarrier) return 0;
+  std::uint64_t elements = 1;
+  for (std::uint32_t i = 0; i < num_dims; ++i) elements *= shape[i];
+  return elements * item_bytes(dtype);
+}
+
+std::optional<EntryFacts> read_entry(const Layout& layout, int rank, const JournalEntry& entry) {
+  EntryFacts facts;
+  facts.seq = entry.seq.load(std::memory_order_acquire);
+  if (facts.seq == 0) return std::nullopt;
+  const std::uint64_t what = entry.what.load(kRelaxed), where = entry.where.load(kRelaxed);
+  facts.operation = known<Operation>(what & 0xff);
+  facts.dtype = known<DType>(what >> 8 & 0xff);
+  facts.op = known<ReduceOp>(what >> 16 & 0xff);
+  facts.is_on_device = (what & kOnDevice) != 0;
+  facts.root = rank_or_none(layout, static_cast<std::int32_t>(what >> 32));
+  facts.count = entry.count.load(kRelaxed);
+  facts.location = read_location(layout, rank, where & (kIsAsync - 1));
+  facts.is_async = (where & kIsAsync) != 0;
+  facts.peer = rank_or_none(layout, static_cast<std::int32_t>(where >> 32));
+  facts.start_ns = entry.start_ns.load(kRelaxed);
+  facts.end_ns = entry.end_ns.load(kRelaxed);
+  facts.num_dims = static_cast<std::uint32_t>(std::min<std::size_t>(what >> 24 & 0x7f, kShapeDims));
+  const PackedShape packed{{entry.shape[0].load(kRelaxed), entry.shape[1].load(kRelaxed)}};
+  for (std::uint32_t i = 0; i < facts.num_dims; ++i) facts.shape[i] = unpack_dim(packed, facts.num_dims, i);
+  // Overwritten while we read: better nothing than a mixture.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.seq.load(kRelaxed) != facts.seq) return std::nullopt;
+  return facts;
+}
+
+std::optional<EntryFacts> read_entry_of(const Layout& layout, int rank, Seq seq, int& looks) {
+  const JournalEntry* const found = await_entry(layout, rank, seq, looks);
+  return found == nullptr ? std::nullopt : read_entry(layout, rank, *found);
+}
+
+std::vector<EntryFacts> read_operations(const Layout& layout, int rank) {
+  // A rank that waits for its turn has begun the operation after the one it arrived at.
+  return read_ring(layout, rank, layout.progress(rank).arrived.load() + 1,
+                   [&](Seq number) -> const JournalEntry& { return layout.journal(rank, number); });
+}
+
+std::vector<EntryFacts> read_messages(const Layout& layout, int rank) {
+  return read_ring(layout, rank, layout.progress(rank).messages.load(),
+                   [&](Seq number) -> const JournalEntry& { return layout.message(rank, number); });
+}
+
+std::optional<FaultFacts> read_fault(const Layout& layout) {
+  const Fault& fault = layout.header().fault;
+  if (fault.state.load(std::memory_order_acquire) != 2) return std::nullopt;
+  return FaultFacts{known<FaultKind>(static_cast<std::uint32_t>(load_once(fault.kind))),
+                    rank_or_none(layout, load_once(fault.culprit)), rank_or_none(layout, load_once(fault.reporter)),
+                    load_once(fault.seq), copy_text(fault.text, sizeof(fault.text))};
+}
+
+std::string read_name(const Layout& layout) {
+  const auto& name = layout.header().name;
+  return copy_text(name, sizeof(name));
+}
+
+MemberState read_state(const Layout& layout, int rank) noexcept {
+  return known<MemberState>(static_cast<std::uint32_t>(layout.member(rank).state.load()));
+}
+
+std::int32_t read_sleeps_for(const Layout& layout, int rank) noexcept {
+  return rank_or_none(layout, std::int64_t{layout.progress(rank).sleeps_for.load(kRelaxed)} - 1);
+}
+
+}  // namespace phalanx

@@ -1,0 +1,108 @@
+"""The memory files of other processes, found and opened through /proc without trusting what they say of themselves.
+
+A process can put another file under a descriptor's number at any moment. So a file is first pinned with O_PATH, which
+opens nothing: no device wakes up, no pipe blocks. Then the pinned file is checked, and that very file is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from phalanx.diagnosis.processes import owner_of
+
+
+@dataclass(frozen=True)
+class MemoryFile:
+    """An open memory file of a process.
+
+    Attributes:
+        pid: The process.
+        number: Its descriptor there.
+        name: What its creator called it.
+        identity: The same for all descriptors of one file.
+        owner: The user who made it.
+    """
+
+    pid: int
+    number: str
+    name: str
+    identity: tuple[int, int]
+    owner: int
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether file and process belong to the user of this process."""
+        return self.owner == os.geteuid() == owner_of(self.pid)
+
+
+def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
+    """Find the memory files of a process whose names begin so; none when it can't be looked at."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for number in numbers:
+        found = None
+        with contextlib.suppress(OSError):  # closed meanwhile
+            # A look at the name first: most descriptors are something else.
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"/memfd:{prefix}"):
+                with _pinned(pid, number) as (found, _):
+                    pass
+        if found is not None and found.name.startswith(prefix):
+            yield found
+
+
+def open_memory_file(wanted: MemoryFile, *, is_writable: bool = False) -> int | None:
+    """Open a memory file that was found; None when it is gone, or another file is there now.
+
+    Files of other users are never opened for writing, not even by the superuser.
+
+    Args:
+        wanted: What memory_files() has found.
+        is_writable: Whether to open it for writing and appending too.
+    """
+    if is_writable and not wanted.is_ours:
+        return None
+    flags = os.O_RDWR | os.O_APPEND if is_writable else os.O_RDONLY
+    with contextlib.suppress(OSError), _pinned(wanted.pid, wanted.number) as (found, pin):
+        if found == wanted:
+            return os.open(f"/proc/self/fd/{pin}", flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    return None
+
+
+@contextlib.contextmanager
+def _pinned(pid: int, number: str) -> Iterator[tuple[MemoryFile | None, int]]:
+    """Hold on to whatever file a descriptor stands for now, and say which memory file it is; None when it is none."""
+    pin = os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield _describe(pid, number, pin), pin
+    finally:
+        os.close(pin)
+
+
+def _describe(pid: int, number: str, pin: int) -> MemoryFile | None:
+    status = os.fstat(pin)
+    name = os.readlink(f"/proc/self/fd/{pin}")
+    # In a mount namespace of its own a process can give any file any path; the kernel's own file system it can't forge.
+    if not stat.S_ISREG(status.st_mode) or status.st_dev != _memory_device() or not name.startswith("/memfd:"):
+        return None
+    # Its process made it, or we did: others' files are none of this process's business.
+    if status.st_uid not in (owner_of(pid), os.geteuid()):
+        return None
+    name = name.removeprefix("/memfd:").removesuffix(" (deleted)")
+    return MemoryFile(pid, number, name, (status.st_dev, status.st_ino), status.st_uid)
+
+
+@functools.cache
+def _memory_device() -> int:
+    """Return the number of the kernel's file system that all memory files are in."""
+    descriptor = os.memfd_create("phalanx-probe", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)

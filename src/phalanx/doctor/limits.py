@@ -6,7 +6,7 @@ import os
 import resource
 
 from phalanx.doctor.finding import Answer, Probe, Topic, in_bytes
-from phalanx.doctor.scarcity import MORE_ADDRESS_SPACE, has_small_address_space, more_open_files
+from phalanx.scarcity import MORE_ADDRESS_SPACE, has_small_address_space, more_open_files
 
 _OTHER_FILES = 24  # what Python, torch and the launcher have open themselves, with room to import
 _FILES_OF_A_RANK = 2  # the launcher holds both ends of a pipe for each; a rank, one descriptor for each peer

@@ -9,7 +9,7 @@ import resource
 from pathlib import Path
 
 from phalanx.doctor.finding import Answer, Probe, Topic, in_bytes
-from phalanx.doctor.scarcity import MORE_ADDRESS_SPACE
+from phalanx.scarcity import MORE_ADDRESS_SPACE
 
 _LITTLE_MEMORY_BYTES = 1 << 30  # two ranks that have imported torch, and something to work with
 _NO_MEMORY_BYTES = 64 << 20

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,12 +65,7 @@ inline std::size_t shared_cache_bytes() noexcept {
   return bytes;
 }
 
-// Cores this process may use, not cores of the machine.
-inline int usable_cores() noexcept {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
+// Cores that this process may use, not cores of the machine: by its affinity, and by the time that its control group grants.
+int usable_cores();
 
 }  // namespace phalanx

@@ -13,16 +13,11 @@
 #include <system_error>
 #include <utility>
 
+#include "control_groups.hpp"
 #include "text.hpp"
 
 namespace phalanx {
 namespace {
-
-std::size_t read_number(const std::string& path, std::size_t otherwise) {
-  std::ifstream file(path);
-  std::size_t value = 0;
-  return (file >> value) ? value : otherwise;  // "max" does not parse: no limit
-}
 
 std::size_t meminfo_available() {
   std::ifstream file("/proc/meminfo");
@@ -32,15 +27,6 @@ std::size_t meminfo_available() {
     if (key == "MemAvailable:") return kib * 1024;
   }
   return SIZE_MAX;
-}
-
-std::string own_control_group() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) == 0) return line.substr(3);
-  }
-  return "/";
 }
 
 constexpr std::size_t kLargeBytes = 1u << 30;
@@ -53,21 +39,9 @@ OutOfMemory::OutOfMemory(std::size_t needed, std::size_t available)
       needed_bytes(needed),
       available_bytes(available) {}
 
-std::size_t available_memory_bytes() {
+std::size_t available_memory_bytes(const std::string& process) {
   std::size_t available = meminfo_available();
-  // Limits may be set on any ancestor of the control group.
-  std::string group = own_control_group();
-  for (;;) {
-    const std::string folder = "/sys/fs/cgroup" + group;
-    const std::size_t limit = read_number(folder + "/memory.max", SIZE_MAX);
-    if (limit != SIZE_MAX) {
-      const std::size_t used = read_number(folder + "/memory.current", 0);
-      available = std::min(available, limit > used ? limit - used : 0);
-    }
-    const auto slash = group.find_last_of('/');
-    if (slash == std::string::npos || group.size() <= 1) break;
-    group.resize(slash);
-  }
+  if (const auto left = ControlGroups(process).memory_left_bytes()) available = std::min(available, *left);
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     available = std::min<std::size_t>(available, limit.rlim_cur);

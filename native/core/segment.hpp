@@ -16,8 +16,9 @@ struct OutOfMemory : std::runtime_error {
   std::size_t available_bytes;
 };
 
-// Bytes that can still be taken without the kernel killing somebody: memory and control-group limits.
-std::size_t available_memory_bytes();
+// Bytes that can still be taken without the kernel killing somebody: memory and control-group limits. The cache of files counts as
+// available. `process` is as for ControlGroups.
+std::size_t available_memory_bytes(const std::string& process = "/proc/self");
 
 enum class Access { kRead, kWrite };
 

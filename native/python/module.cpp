@@ -1,6 +1,7 @@
 // phalanx.engine._native: the Python face of the engine.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <system_error>
 
+#include "../core/control_groups.hpp"
 #include "../core/endpoint.hpp"
 #include "../core/reading.hpp"
 #include "../core/segment.hpp"
@@ -113,8 +115,14 @@ NB_MODULE(_native, m) {
 
   m.attr("ANY_SOURCE") = kAnySource;
   m.attr("MAX_RANKS") = kMaxRanks;
-  m.def("usable_cores", &usable_cores);
-  m.def("available_memory_bytes", &available_memory_bytes);
+  m.def("usable_cores", [](const std::string& process) { return usable_cores(process); }, "process"_a = "/proc/self");
+  m.def("available_memory_bytes", &available_memory_bytes, "process"_a = "/proc/self");
+  nb::class_<ControlGroups>(m, "ControlGroups")
+      .def(nb::init<const std::string&>(), "process"_a = "/proc/self")
+      .def("memory_limit_bytes", &ControlGroups::memory_limit_bytes)
+      .def("memory_left_bytes", &ControlGroups::memory_left_bytes)
+      .def("processes_left", &ControlGroups::processes_left)
+      .def("cores", &ControlGroups::cores);
   m.def("signal_thread", [](int pid, int thread, int number) { return syscall(SYS_tgkill, pid, thread, number) == 0; },
         "pid"_a, "thread"_a, "number"_a);
   m.def("admit_device_type", &admit_device_type, "dlpack_type"_a, "is_driver_memory"_a = false);
@@ -128,11 +136,11 @@ NB_MODULE(_native, m) {
 
   nb::class_<GroupSegment>(m, "GroupSegment")
       .def("__init__",
-           [](GroupSegment* self, const std::string& name, int num_ranks, int crowd, std::size_t chunk_bytes,
+           [](GroupSegment* self, const std::string& name, int num_ranks, int crowd, int cores, std::size_t chunk_bytes,
               std::size_t eager_bytes, std::size_t bulk_bytes) {
-             new (self) GroupSegment(GroupShape{name, num_ranks, crowd, 0, chunk_bytes, eager_bytes, bulk_bytes});
+             new (self) GroupSegment(GroupShape{name, num_ranks, crowd, cores, chunk_bytes, eager_bytes, bulk_bytes});
            },
-           "name"_a, "num_ranks"_a, "crowd"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
+           "name"_a, "num_ranks"_a, "crowd"_a, "cores"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
       .def_static("attach",
                   [](int descriptor, bool is_writable) { return std::make_unique<GroupSegment>(descriptor, is_writable); },
                   "descriptor"_a, nb::kw_only(), "is_writable"_a = true)
@@ -169,6 +177,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); })
       .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); })
       .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; })
+      .def_prop_ro("is_crowded", [](RankEndpoint& self) { return self.core().layout().header().is_crowded != 0; })
       .def_prop_ro("name", [](RankEndpoint& self) { return text_of(read_name(self.core().layout())); })
       .def_prop_ro("size_bytes", [](RankEndpoint& self) { return self.core().layout().total_bytes(); })
       .def_prop_ro("nonce", &nonce)

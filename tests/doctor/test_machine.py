@@ -6,45 +6,39 @@ import os
 import re
 from pathlib import Path
 
-from phalanx.doctor.control_groups import ControlGroups
 from phalanx.doctor.machine import cores, memory, shared_memory_folder
 
 
-class _Limited(ControlGroups):
-    def __init__(self, *, cores: float | None = None, memory_bytes: int | None = None) -> None:
-        self._cores, self._memory_bytes = cores, memory_bytes
-
-    def cores(self) -> float | None:
-        return self._cores
-
-    def memory_limit_bytes(self) -> int | None:
-        return self._memory_bytes
-
-    def memory_left_bytes(self) -> int | None:
-        return self._memory_bytes
+def _limited(folder: Path, **limits: str) -> str:
+    """Write what the kernel writes of a control group with these limits."""
+    (folder / "cgroup").write_text("0::/\n")
+    (folder / "mountinfo").write_text(f"31 23 0:28 / {folder} rw - cgroup2 cgroup2 rw\n")
+    for name, limit in limits.items():
+        (folder / name.replace("_", ".")).write_text(f"{limit}\n")
+    return str(folder)
 
 
-def test_cores_are_counted() -> None:
-    answer = cores(_Limited())
+def test_cores_are_counted(tmp_path: Path) -> None:
+    answer = cores(_limited(tmp_path))
     assert answer.status == "ok"
     assert answer.text.startswith(f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
 
 
-def test_a_quota_below_the_cores_is_a_note() -> None:
-    answer = cores(_Limited(cores=0.5))
+def test_a_quota_below_the_cores_is_a_note(tmp_path: Path) -> None:
+    answer = cores(_limited(tmp_path, cpu_max="50000 100000"))
     assert answer.status == "note"
     assert "the control group grants the time of 0.5" in answer.text
     assert answer.advice == "Use at most 1 ranks, or give the container more than 0.5 cores."
 
 
-def test_memory_is_named_with_its_limit() -> None:
-    assert re.fullmatch(r"[\d.]+ [GTM]iB available of [\d.]+ [GT]iB", memory(_Limited()).text)
-    little = memory(_Limited(memory_bytes=100 << 20))
+def test_memory_is_named_with_its_limit(tmp_path: Path) -> None:
+    assert re.fullmatch(r"[\d.]+ [GTM]iB available of [\d.]+ [GT]iB", memory(_limited(tmp_path)).text)
+    little = memory(_limited(tmp_path, memory_max=str(100 << 20)))
     assert little.status == "note"
     assert little.text.startswith("100 MiB available of ")
     assert little.text.endswith("; the control group allows 100 MiB")
     assert little.advice.startswith("Free memory or raise its limit")
-    assert memory(_Limited(memory_bytes=1 << 20)).status == "problem"
+    assert memory(_limited(tmp_path, memory_max=str(1 << 20))).status == "problem"
 
 
 def test_no_dev_shm_does_not_keep_ranks_from_running(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 import phalanx
+from phalanx.engine import usable_cores
 
 _PROGRAM = """
 import sys, torch, phalanx
@@ -24,10 +25,10 @@ print(group.rank, group.size, group.name, int(tensor), group.nonce != second.non
 _MANAGED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK")
 
 
-def _start(program: str, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start(program: str, variables: Mapping[str, str], *arguments: str) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if name not in _MANAGED}
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *arguments],
         env={**kept, **variables},
         text=True,
         stdout=subprocess.PIPE,
@@ -118,3 +119,28 @@ def test_connect_works_in_this_process_too() -> None:
     assert (group.rank, group.size) == (0, 1)
     group.barrier()
     group.close()
+
+
+_PINNED = """
+import os, sys
+os.sched_setaffinity(0, {int(core) for core in sys.argv[1].split(",")})
+import phalanx
+group = phalanx.connect(timeout_s=20)
+part = group.split([0, 1])
+print(group.is_crowded, part.is_crowded)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cores_of", "is_crowded"), [("each", False), ("one", True), ("all", False)])
+def test_ranks_are_crowded_if_they_are_more_than_the_cores_they_were_pinned_to(cores_of: str, is_crowded: bool) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2 or usable_cores() < 2:
+        pytest.skip("needs two cores")
+    chosen = {"each": [[cores[0]], [cores[1]]], "one": [cores[:1]] * 2, "all": [cores] * 2}[cores_of]
+    job = {"PMIX_NAMESPACE": secrets.token_hex(8), "OMPI_COMM_WORLD_SIZE": "2"}
+    processes = [
+        _start(_PINNED, {**job, "OMPI_COMM_WORLD_RANK": str(rank)}, ",".join(map(str, chosen[rank])))
+        for rank in range(2)
+    ]
+    assert [out for _, out, _ in _finish(processes)] == [f"{is_crowded} {is_crowded}"] * 2

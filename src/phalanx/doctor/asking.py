@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TextIO
 
 from phalanx.doctor.finding import Answer, Probe, Topic, first_line
-from phalanx.doctor.scarcity import advice_about
+from phalanx.scarcity import advice_about
 
 _PR_SET_PDEATHSIG = 1
 

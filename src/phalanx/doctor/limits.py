@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import resource
 
-from phalanx.doctor.control_groups import ControlGroups
 from phalanx.doctor.finding import Answer, Probe, Topic, in_bytes
-from phalanx.doctor.scarcity import MORE_ADDRESS_SPACE, has_small_address_space, more_open_files
+from phalanx.scarcity import MORE_ADDRESS_SPACE, has_small_address_space, more_open_files
 
 _OTHER_FILES = 24  # what Python, torch and the launcher have open themselves, with room to import
 _FILES_OF_A_RANK = 2  # the launcher holds both ends of a pipe for each; a rank, one descriptor for each peer
@@ -26,10 +25,12 @@ def open_files() -> Answer:
     return Answer("problem" if num_ranks < 2 else "note", text, more_open_files())
 
 
-def processes(groups: ControlGroups | None = None) -> Answer:
+def processes(process: str = "/proc/self") -> Answer:
     """Say how many processes may be started, by the user's limit and by the control group's."""
+    from phalanx.engine._native import ControlGroups
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    left = (groups or ControlGroups()).processes_left()
+    left = ControlGroups(process).processes_left()
     is_exempt = os.geteuid() == 0 and _is_first_namespace()
     limit = f"{_count(soft)} of this user" + (", but root may start any number" if is_exempt else "")
     text = limit if left is None else f"{limit}; the control group has room for {left} more"

@@ -8,19 +8,20 @@ import re
 import resource
 from pathlib import Path
 
-from phalanx.doctor.control_groups import ControlGroups
 from phalanx.doctor.finding import Answer, Probe, Topic, in_bytes
-from phalanx.doctor.scarcity import MORE_ADDRESS_SPACE
+from phalanx.scarcity import MORE_ADDRESS_SPACE
 
 _LITTLE_MEMORY_BYTES = 1 << 30  # two ranks that have imported torch, and something to work with
 _NO_MEMORY_BYTES = 64 << 20
 _LITTLE_SHM_BYTES = 256 << 20  # containers get 64 MiB unless somebody asks for more
 
 
-def cores(groups: ControlGroups | None = None) -> Answer:
+def cores(process: str = "/proc/self") -> Answer:
     """Compare the cores that this process may use with those that are there, and with the quota of time."""
+    from phalanx.engine._native import ControlGroups
+
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    quota = (groups or ControlGroups()).cores()
+    quota = ControlGroups(process).cores()
     text = f"{usable} usable of {present}"
     if quota is not None and quota < usable:
         return Answer(
@@ -35,13 +36,11 @@ def cores(groups: ControlGroups | None = None) -> Answer:
     return Answer("ok", text)
 
 
-def memory(groups: ControlGroups | None = None) -> Answer:
+def memory(process: str = "/proc/self") -> Answer:
     """Say how much memory ranks can have, and who limits it."""
-    from phalanx.engine._native import available_memory_bytes
+    from phalanx.engine._native import ControlGroups, available_memory_bytes
 
-    groups = groups or ControlGroups()
-    left, limit = groups.memory_left_bytes(), groups.memory_limit_bytes()
-    available = min(available_memory_bytes(), left if left is not None else 1 << 62)
+    available, limit = available_memory_bytes(process), ControlGroups(process).memory_limit_bytes()
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     text = f"{in_bytes(available)} available of {in_bytes(total)}"
     if limit is not None and limit < total:

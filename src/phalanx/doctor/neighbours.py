@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
+
+from phalanx.launch.waiting import is_readable
 
 _ANSWER_S = 2.0
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,7 +46,7 @@ def ask_sibling(question: Callable[[], int]) -> int:
             os._exit(0)
     os.close(writer)
     try:
-        if not select.select([reader], [], [], _ANSWER_S)[0]:
+        if not is_readable(reader, _ANSWER_S):
             raise TimeoutError(f"no answer within {_ANSWER_S:g} s")
         answer = os.read(reader, 1)
     finally:

@@ -121,8 +121,16 @@ _NCCL = "Run with NCCL_DEBUG=INFO to see what NCCL lacks."
 _NETWORK = "Check that 127.0.0.1 and this host's name work; GLOO_SOCKET_IFNAME=lo makes Gloo use the loopback device."
 
 
+def _num_cores() -> int:
+    try:
+        from phalanx.engine._native import usable_cores
+    except ImportError:  # other probes say so
+        return len(os.sched_getaffinity(0))
+    return usable_cores()
+
+
 def _tests() -> tuple[Probe, ...]:
-    sizes = sorted({2, min(_MOST_RANKS, len(os.sched_getaffinity(0)))} - {1})
+    sizes = sorted({2, min(_MOST_RANKS, _num_cores())} - {1})
     crowds = [
         Probe(f"{size} processes", functools.partial(processes, size), _FIRST_TEST_S, advice_when_lost=_LOST)
         for size in sizes

@@ -9,7 +9,7 @@ from typing import Any
 
 from phalanx.doctor.finding import Answer, Finding, Topic, first_line
 from phalanx.doctor.probe_process import ProbeProcess
-from phalanx.doctor.scarcity import advice_about
+from phalanx.scarcity import advice_about
 
 _START_S = 20.0  # for the interpreter, and for its end
 

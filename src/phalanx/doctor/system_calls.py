@@ -9,7 +9,6 @@ import mmap
 import os
 import platform
 import secrets
-import select
 import signal
 import socket
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from phalanx.doctor.finding import Answer, Probe, Topic
 from phalanx.doctor.neighbours import ask_sibling, errno_of, neighbour, system_call
+from phalanx.launch.waiting import is_readable
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
@@ -81,7 +81,7 @@ def pidfd_open() -> Answer:
         descriptor = os.pidfd_open(pid)
         try:
             os.kill(pid, signal.SIGKILL)
-            if not select.select([descriptor], [], [], _PATIENCE_S)[0]:
+            if not is_readable(descriptor, _PATIENCE_S):
                 return Answer("problem", "opens, but does not tell when the process ends")
         finally:
             os.close(descriptor)

@@ -10,7 +10,7 @@ import re
 
 from phalanx.doctor.finding import Answer, Probe, Topic, first_line
 from phalanx.doctor.gpus import CUDA_S, cuda_devices, cuda_sharing, nccl, phalanx_sharing
-from phalanx.doctor.scarcity import advice_about
+from phalanx.scarcity import advice_about
 
 IMPORT_S = 60.0  # from a cold disk it takes long
 

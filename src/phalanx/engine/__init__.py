@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from phalanx.engine._native import (
     MAX_RANKS,
+    ControlGroups,
     GroupSegment,
     NativeWork,
     RankEndpoint,
@@ -18,10 +19,12 @@ from phalanx.engine._native import (
     usable_cores,
     use_cuda,
 )
+from phalanx.engine.cores import count_cores, own_affinity
 from phalanx.engine.memory import create_group_segment, create_symmetric_segment
 
 __all__ = [
     "MAX_RANKS",
+    "ControlGroups",
     "GroupSegment",
     "NativeWork",
     "RankEndpoint",
@@ -29,8 +32,10 @@ __all__ = [
     "TraceFile",
     "admit_device_type",
     "available_memory_bytes",
+    "count_cores",
     "create_group_segment",
     "create_symmetric_segment",
+    "own_affinity",
     "signal_thread",
     "usable_cores",
     "use_cuda",

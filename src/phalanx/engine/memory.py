@@ -12,13 +12,14 @@ EAGER_BYTES_OF_A_RANK = 2048 * KIB  # shared by its channels to all peers; measu
 PAGE_BYTES = 4096
 
 
-def create_group_segment(name: str, num_ranks: int, *, crowd: int) -> GroupSegment:
+def create_group_segment(name: str, num_ranks: int, *, crowd: int, cores: int | None = None) -> GroupSegment:
     """Create the memory of a group: at most 8 MiB per rank.
 
     Args:
         name: The group's name.
         num_ranks: How many ranks will attach.
         crowd: Ranks that compete for the machine's cores, members or not.
+        cores: How many cores those have, see count_cores(); as many as this process may use if not given.
 
     Raises:
         SharedMemoryError: The machine has not got it.
@@ -28,7 +29,7 @@ def create_group_segment(name: str, num_ranks: int, *, crowd: int) -> GroupSegme
         raise UsageError(f"a group can't have {num_ranks} ranks; give 1 to {MAX_RANKS}")
     eager_bytes = max(PAGE_BYTES, EAGER_BYTES_OF_A_RANK // max(1, num_ranks - 1) // PAGE_BYTES * PAGE_BYTES)
     try:
-        return GroupSegment(name, num_ranks, crowd, CHUNK_BYTES, eager_bytes, BULK_BYTES)
+        return GroupSegment(name, num_ranks, crowd, cores or 0, CHUNK_BYTES, eager_bytes, BULK_BYTES)
     except OutOfMemory as shortage:
         raise _explain_shortage(f'group "{name}" of {num_ranks} ranks', shortage) from None
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from phalanx.collectives import Timeout
-from phalanx.engine import create_group_segment
+from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
 from phalanx.errors import UsageError
 from phalanx.groups.absence import check_alive, describe_absent
 from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
@@ -90,26 +90,31 @@ def join(
 
     members = range(size) if ranks is None else ranks
 
-    def absent(cards: Sequence[int]) -> list[int]:
-        return [members[number] for number in range(size) if number not in cards]
+    def absent(cards: Sequence[tuple[int, str]]) -> list[int]:
+        came = {card[0] for card in cards}
+        return [members[number] for number in range(size) if number not in came]
 
-    def order(cards: Sequence[int]) -> list[int]:
-        came = sorted(cards)
+    def order(cards: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        came = sorted(card[0] for card in cards)
         if came != list(range(size)):
             raise UsageError(f"connect: {size} processes came with ranks {came}; each rank must come once")
-        return came
+        return sorted(cards)
+
+    def create(cards: Sequence[tuple[int, str]]) -> GroupSegment:
+        cores = count_cores([card[1] for card in cards], crowd)
+        return create_group_segment(name, size, crowd=max(crowd, size), cores=cores)
 
     gathering = Gathering(
         name=f"connect|{meeting}",
         is_complete=lambda cards: len(cards) >= size,
         order=order,
-        create=lambda cards: create_group_segment(name, size, crowd=max(crowd, size)),
+        create=create,
         describe_missing=lambda cards: describe_absent(absent(cards)),
         timeout_s=timeout_s,
         check=lambda: check_alive("connect", members),
         missing=absent,
     )
-    outcome = meet(gathering, rank)
+    outcome = meet(gathering, (rank, own_affinity()))
     try:
         return SharedMemoryGroup(
             outcome.descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s

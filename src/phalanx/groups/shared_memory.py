@@ -19,7 +19,14 @@ from phalanx.diagnosis import Scene, explain
 from phalanx.diagnosis.explain import describe_missing, late_ranks
 from phalanx.diagnosis.stacks import answer_with_stacks
 from phalanx.diagnosis.surroundings import Surroundings, look_around
-from phalanx.engine import RankEndpoint, create_group_segment, create_symmetric_segment
+from phalanx.engine import (
+    GroupSegment,
+    RankEndpoint,
+    count_cores,
+    create_group_segment,
+    create_symmetric_segment,
+    own_affinity,
+)
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
@@ -210,13 +217,13 @@ class SharedMemoryGroup(RankEndpoint):
         gathering = Gathering(
             name=f"merge at {place}",
             # Cards that disagree are complete too: order() refuses them at once.
-            is_complete=lambda cards: len(cards) >= min(card[-1] for card in cards) or len({c[-1] for c in cards}) > 1,
+            is_complete=lambda cards: len(cards) >= min(_sizes(cards)) or len(_sizes(cards)) > 1,
             order=_order_merged,
-            create=lambda cards: create_group_segment(name or f"merge:{place}", size, crowd=max(self.crowd, size)),
+            create=lambda cards: _create(name or f"merge:{place}", cards, crowd=self.crowd),
             describe_missing=lambda cards: f"{len(cards)} of {size} ranks came to merge",
             timeout_s=limit,
         )
-        card = (min(self.ranks), self.name, self.nonce.hex(), self.rank, size)
+        card = (min(self.ranks), self.name, self.nonce.hex(), self.rank, size, own_affinity())
         outcome = meet(gathering, card)
         return self._attach(outcome, range(size), limit)
 
@@ -240,18 +247,21 @@ class SharedMemoryGroup(RankEndpoint):
             dead = {*self.find_dead(), *without}
             return [rank for rank in range(self.size) if rank not in dead]
 
+        def missing(cards: Sequence[tuple[int, str]]) -> set[int]:
+            return set(survivors()) - {card[0] for card in cards}
+
         limit = _seconds(timeout_s, self.timeout_s)
         gathering = Gathering(
             name=f'shrink of group "{self.name}"|{self.nonce.hex()}|{self._next_meeting("shrink")}',
-            is_complete=lambda cards: set(cards) >= set(survivors()),
+            is_complete=lambda cards: not missing(cards),
             order=sorted,
-            create=lambda cards: create_group_segment(f"{self.name}:shrunk", len(cards), crowd=len(cards)),
-            describe_missing=lambda cards: self._describe_missing(set(survivors()) - set(cards)),
-            missing=lambda cards: set(survivors()) - set(cards),
+            create=lambda cards: _create(f"{self.name}:shrunk", cards, crowd=len(cards)),
+            describe_missing=lambda cards: self._describe_missing(missing(cards)),
+            missing=missing,
             timeout_s=limit,
         )
-        outcome = meet(gathering, self.rank)
-        return self._attach(outcome, outcome.cards, limit)
+        outcome = meet(gathering, (self.rank, own_affinity()))
+        return self._attach(outcome, [card[0] for card in outcome.cards], limit)
 
     def abort(self, reason: str = "") -> None:
         """Break the group: whoever waits in it, here or elsewhere, gets an AbortedError at once."""
@@ -335,10 +345,10 @@ class SharedMemoryGroup(RankEndpoint):
         limit = _seconds(timeout_s, self.timeout_s)
         outcome = self._meet(
             kind,
-            (self.rank,),
+            (self.rank, own_affinity()),
             members,
             limit,
-            create=lambda cards: create_group_segment(name, len(cards), crowd=self.crowd),
+            create=lambda cards: _create(name, cards, crowd=self.crowd),
             check=lambda cards: None,
         )
         return self._attach(outcome, members, limit)
@@ -363,8 +373,19 @@ def _seconds(timeout_s: Timeout, default: float) -> float:
     return value
 
 
+def _create(name: str, cards: Sequence[tuple[Any, ...]], *, crowd: int) -> GroupSegment:
+    """Create the memory of a group whose members' cards end with their affinities."""
+    crowd = max(crowd, len(cards))
+    return create_group_segment(name, len(cards), crowd=crowd, cores=count_cores([card[-1] for card in cards], crowd))
+
+
+def _sizes(cards: Sequence[tuple[Any, ...]]) -> set[int]:
+    """Return the sizes that participants of a merge expect."""
+    return {card[-2] for card in cards}
+
+
 def _order_merged(cards: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    sizes = sorted({card[-1] for card in cards})
+    sizes = sorted(_sizes(cards))
     if sizes != [len(cards)]:
         raise UsageError(
             f"merge: {len(cards)} ranks came and gave the sizes {sizes}; all must give the number of ranks"

@@ -25,6 +25,7 @@ from phalanx.jobs.streams import Pipes, open_pipes, open_stdin
 from phalanx.jobs.summary import describe_activity
 from phalanx.jobs.watch import Watch
 from phalanx.launch import rank_process
+from phalanx.launch.outcome import could_not_start
 from phalanx.launch.terminal import TerminalDesk
 
 _BETWEEN_LOOKS_S = 0.25
@@ -67,6 +68,8 @@ class Attempt:
 
         Raises:
             InternalError: The process that ranks are forked from did not start.
+            RankFailedError: A rank's process could not be started.
+            OSError: There are no more descriptors for them.
             SharedMemoryError: There is not enough memory for the ranks' world.
         """
         with contextlib.ExitStack() as cleanup:
@@ -121,12 +124,17 @@ class Attempt:
             raise
 
     def _start(self, ranks_job: rank_process.Job, world: int, pipes: Pipes) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stdin = open_stdin()
-        with theirs:
-            self._host.zygote.start(ranks_job, [theirs.fileno(), world, stdin, *pipes.theirs])
+        with contextlib.ExitStack() as starting:
+            stdin = open_stdin()
+            starting.callback(os.close, stdin)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                with theirs:
+                    self._host.zygote.start(ranks_job, [theirs.fileno(), world, stdin, *pipes.theirs])
+            except BaseException:
+                ours.close()
+                raise
         self._has_started = True
-        os.close(stdin)
         pipes.close_theirs()
         return ours
 
@@ -220,6 +228,8 @@ class Attempt:
             self._begin(event[1])
         elif event[0] == "ended":
             self._end(self._ranks[event[1]], event[2])
+        elif event[0] == "refused":
+            raise could_not_start(event[1], len(self._ranks), *event[2:])
         else:
             self._is_buried = True
 

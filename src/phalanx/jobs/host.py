@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import select
 import signal
 import uuid
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from phalanx.jobs.signals import SignalInbox
 from phalanx.jobs.view import View
 from phalanx.launch.burial import adopt_orphans, end_children, own_children
 from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.waiting import is_readable
 
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
 _END_PATIENCE_S = 1.0
@@ -85,7 +85,7 @@ class Host:
         Raises:
             RefusedError: By its own decision.
         """
-        if not select.select([self.zygote_pidfd], [], [], _END_PATIENCE_S)[0]:
+        if not is_readable(self.zygote_pidfd, _END_PATIENCE_S):
             return
         ended = os.waitid(os.P_PIDFD, self.zygote_pidfd, os.WEXITED | os.WNOWAIT)
         if ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, REFUSED_EXIT_CODE):

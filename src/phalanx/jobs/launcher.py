@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from phalanx.errors import InternalError, PhalanxError, SharedMemoryError
+from phalanx.errors import InternalError, PhalanxError, RankFailedError, SharedMemoryError
 from phalanx.jobs.early_zygote import fill_standard_streams
 from phalanx.jobs.host import Host, RefusedError, open_host
 from phalanx.jobs.job import Job
@@ -40,8 +40,11 @@ def run_job(job: Job) -> int:
                 outcome = _attempt_until_done(job, host, began)
             except RefusedError:
                 return _WRONG_OPTIONS
-            except (InternalError, SharedMemoryError) as error:
+            except (InternalError, SharedMemoryError, RankFailedError) as error:
                 _say(view, str(error))
+                return 1
+            except OSError as error:  # the launcher's own: what ranks raise is theirs
+                _say(view, f"{error.strerror or error}")
                 return 1
         _tell(job, outcome, view, time.monotonic() - began)
         if job.trace_folder is not None:

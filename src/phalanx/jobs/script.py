@@ -54,7 +54,7 @@ def be_zygote(descriptor: int) -> None:
     """Be the process that the ranks of a job are forked from."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN_SIGNALS)  # see start_early(); ranks start with none held back
     try:
-        zygote.main(descriptor, _prepare, is_guardian=True)
+        zygote.main(descriptor, _prepare)
     except BaseException as error:  # `import torch` wraps what the set-up of virtual GPUs raises
         refusal = _find_refusal(error)
         if refusal is None:

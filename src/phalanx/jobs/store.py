@@ -38,6 +38,7 @@ def make_store_job() -> Job:
         num_threads=1,
         entry=serve_store,
         num_shared=1,
+        is_service=True,
     )
 
 

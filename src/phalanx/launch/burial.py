@@ -41,6 +41,8 @@ def own_children() -> list[int]:
 
 def end_children(keep: Container[int] = ()) -> None:
     """End all children but some, and their children, until there are none; returns when they are gone."""
+    if not _has_children():
+        return
     began = time.monotonic()
     asked: set[int] = set()
     num_empty = 0
@@ -57,6 +59,14 @@ def end_children(keep: Container[int] = ()) -> None:
                 asked.add(pid)
                 _send(pid, signal.SIGTERM)
         time.sleep(_BETWEEN_LOOKS_S)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 class Undertaker:

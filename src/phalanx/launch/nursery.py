@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError
+from phalanx.scarcity import in_words
 from phalanx.settings import copy_environment
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class ZygoteClient:
         environment: Its variables; this process's own if not given.
         output: A descriptor for what it prints; this process's own streams if not given.
         is_apart: Whether it is in a process group of its own, where a terminal's Ctrl-C does not reach it.
+
+    Raises:
+        OSError: It could not be started.
     """
 
     def __init__(
@@ -54,18 +58,22 @@ class ZygoteClient:
     ) -> None:
         self._lock = threading.Lock()  # guards the control socket: one job at a time goes through it
         self._owner = os.getpid()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program, str(theirs.fileno()), *arguments],
-                pass_fds=[theirs.fileno()],
-                env={**(copy_environment() if environment is None else environment), **_SINGLE_THREADED},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                process_group=0 if is_apart else None,
-            )
-        self._control = ours
+        try:
+            self._control, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program, str(theirs.fileno()), *arguments],
+                    pass_fds=[theirs.fileno()],
+                    env={**(copy_environment() if environment is None else environment), **_SINGLE_THREADED},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    process_group=0 if is_apart else None,
+                )
+        except OSError as error:
+            if hasattr(self, "_control"):
+                self._control.close()
+            raise in_words(error, "the process that ranks are forked from could not be started") from error
         self._is_ready = False
 
     @property
@@ -101,12 +109,16 @@ class ZygoteClient:
 
         Raises:
             InternalError: The zygote could not be started, or can't be forked (NotForkableError).
+            OSError: The job could not be sent to it.
         """
         from phalanx.launch.zygote import send_job  # here: a launcher starts the zygote before it loads anything else
 
         self.await_ready()
-        with self._lock:
-            send_job(self._control, job, descriptors)
+        try:
+            with self._lock:
+                send_job(self._control, job, descriptors)
+        except OSError as error:
+            raise in_words(error, f"{job.num_ranks} ranks could not be asked for") from error
 
     def close(self) -> None:
         """End it, and with it any ranks it has."""

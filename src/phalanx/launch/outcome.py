@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import resource
 import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.engine import ControlGroups
 from phalanx.errors import AbortedError, OperationTimeoutError, PeerError, RankFailedError
 from phalanx.launch.rank_process import Report
+from phalanx.scarcity import advice_about
 
 
 class RankTraceback(Exception):
@@ -92,6 +97,33 @@ def rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
     error.exit_code = failure.status if failure.status < 256 else None
     error.signal = failure.status - 256 if failure.status >= 256 else None
     return error
+
+
+def could_not_start(rank: int, num_ranks: int, number: int, limit: str) -> RankFailedError:
+    """Make the error for a rank whose process the kernel refused.
+
+    Args:
+        rank: Which one; those before it were ended again.
+        num_ranks: How many there should be.
+        number: The errno of fork.
+        limit: What describe_process_limit() said where it was refused.
+    """
+    advice = advice_about(OSError(number, os.strerror(number)))
+    why = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+    told = f"rank {rank} of {num_ranks} could not be started: {why}"
+    lines = [told, *([f"  limit    {limit}"] if limit else []), *([f"  do       {advice}"] if advice else [])]
+    return RankFailedError("\n".join(lines), num_ranks=num_ranks, culprits=(rank,), verdict="not started")
+
+
+def describe_process_limit(error: OSError) -> str:
+    """Say which limit has most probably kept this process from forking; nothing when it was none."""
+    if error.errno != errno.EAGAIN:
+        return ""
+    if ControlGroups().processes_left() == 0:
+        return "the control group of this process may have no more processes and threads (pids.max)"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    allowed = "any number of" if soft == resource.RLIM_INFINITY else str(soft)
+    return f"user {os.getuid()} may have {allowed} processes and threads (ulimit -u)"
 
 
 def too_slow(missing: list[int], num_ranks: int, timeout_s: float) -> OperationTimeoutError:

@@ -18,11 +18,12 @@ from phalanx.diagnosis.observer import Observer
 from phalanx.engine import GroupSegment
 from phalanx.errors import RankFailedError, UsageError
 from phalanx.launch.nursery import shared_zygote
-from phalanx.launch.outcome import Failure, raise_first, rank_failed, too_slow, unpack
+from phalanx.launch.outcome import Failure, could_not_start, raise_first, rank_failed, too_slow, unpack
 from phalanx.launch.ports import claim_port
 from phalanx.launch.rank_process import Job, Report
 from phalanx.launch.sending import pack
 from phalanx.launch.terminal import foreground_group, give_foreground
+from phalanx.scarcity import in_words
 from phalanx.settings import copy_environment, torch_threads
 
 Task = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -74,12 +75,14 @@ class _Watch:
     """The caller's view of running ranks. Leaving it ends them all."""
 
     def __init__(self, num_ranks: int, segment: GroupSegment, limits: Limits) -> None:
+        self._cleanup = contextlib.ExitStack()
         self._num_ranks = num_ranks
         self._segment = segment
         self._limits = limits
         self._lost: dict[int, RankFailedError] = {}
-        self._selector = selectors.DefaultSelector()
-        self._socket, self._zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._selector = selectors.PollSelector()
+        self._socket: socket.socket | None = None  # from the zygote
+        self._pipes: dict[int, int] = {}  # of each rank whose report is not read to its end
         self._parts: dict[int, bytearray] = {rank: bytearray() for rank in range(num_ranks)}
         self._reports: dict[int, Report] = {}
         self._failures: dict[int, Failure] = {}
@@ -87,6 +90,7 @@ class _Watch:
         self._pids: dict[int, int] = {}
         self._kill_at: float | None = None
         self._has_terminated = False
+        self._is_buried = False
 
     def __enter__(self) -> _Watch:
         return self
@@ -94,42 +98,50 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         if foreground_group() in self._pids.values():  # a rank that was debugged has died
             give_foreground(os.getpgrp())
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, int):
-                os.close(key.fd)
-        self._selector.close()
-        self._socket.close()  # the zygote ends what still runs
-        self._segment.close_descriptor()
+        self._cleanup.close()  # the zygote ends what still runs
 
     def start(self, job: Job) -> None:
-        pipes = [os.pipe() for _ in range(self._num_ranks)]
-        streams = [stream_descriptor(number) for number in range(3)]
-        try:
-            writers = [writer for _, writer in pipes]
-            shared = [self._zygote_socket.fileno(), self._segment.descriptor, *streams]
-            shared_zygote().start(job, [*shared, *writers])
-        finally:
-            for _, writer in pipes:
-                os.close(writer)
-            self._zygote_socket.close()
-            for rank, (reader, _) in enumerate(pipes):
-                self._selector.register(reader, selectors.EVENT_READ, rank)
-            self._selector.register(self._socket, selectors.EVENT_READ)
-            for descriptor in streams:
-                os.close(descriptor)
+        with contextlib.ExitStack() as theirs:
+            try:
+                report = self._open_report(theirs)
+                streams = [_closing(theirs, stream_descriptor(number)) for number in range(3)]
+                writers = [self._open_pipe(rank, theirs) for rank in range(self._num_ranks)]
+            except OSError as error:
+                raise in_words(error, f"spawn: no descriptors for {self._num_ranks} ranks") from error
+            shared_zygote().start(job, [report, self._segment.descriptor, *streams, *writers])
+
+    def _open_report(self, theirs: contextlib.ExitStack) -> int:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._cleanup.enter_context(self._socket)
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        return theirs.enter_context(other).fileno()
+
+    def _open_pipe(self, rank: int, theirs: contextlib.ExitStack) -> int:
+        reader, writer = os.pipe()
+        _closing(theirs, writer)
+        self._cleanup.callback(self._close_pipe, rank)
+        self._pipes[rank] = reader
+        os.set_blocking(reader, False)
+        self._selector.register(reader, selectors.EVENT_READ, rank)
+        return writer
+
+    def _close_pipe(self, rank: int) -> None:
+        if rank in self._pipes:
+            self._selector.unregister(self._pipes[rank])
+            os.close(self._pipes.pop(rank))
 
     def run(self, timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._running or any(isinstance(key.data, int) for key in self._selector.get_map().values()):
+        while self._pipes or not self._is_buried:
             for key, _ in self._selector.select(self._patience(deadline)):
                 if key.fd not in self._selector.get_map():
                     continue  # read to its end by an event before it
                 if isinstance(key.data, int):
-                    self._read_report(key.fd, key.data)
+                    self._read_report(key.data)
                 else:
                     self._read_event()
             now = time.monotonic()
-            if deadline is not None and now > deadline and not self._failures:
+            if deadline is not None and now > deadline and self._running and not self._failures:
                 raise too_slow(sorted(self._running), self._num_ranks, timeout_s or 0)
             if self._kill_at is not None and now > self._kill_at:
                 self._end_ranks()
@@ -141,13 +153,19 @@ class _Watch:
         moments = [moment for moment in (deadline, self._kill_at) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) + 0.001 if moments else None
 
-    def _read_report(self, descriptor: int, rank: int) -> None:
-        part = os.read(descriptor, 1 << 20)
+    def _read_report(self, rank: int) -> bool:
+        """Read some of a rank's report; tell whether more is there."""
+        try:
+            part = os.read(self._pipes[rank], 1 << 20)
+        except BlockingIOError:
+            return False
         self._parts[rank] += part
-        if part:
-            return
-        self._selector.unregister(descriptor)
-        os.close(descriptor)
+        if not part:
+            self._finish_report(rank)
+        return bool(part)
+
+    def _finish_report(self, rank: int) -> None:
+        self._close_pipe(rank)
         if not self._parts[rank]:
             return  # it died; its status comes from the zygote
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
@@ -157,25 +175,31 @@ class _Watch:
                 self._fail(Failure(rank, report, 1), report.description)
 
     def _read_event(self) -> None:
+        assert self._socket is not None
         message = self._socket.recv(1 << 20)
         if not message:
             # The zygote is gone, and its ranks with it.
             for rank in list(self._running):
                 self._end(rank, 256 + signal.SIGKILL)
             self._selector.unregister(self._socket)
+            self._is_buried = True
             return
         event = pickle.loads(message)
         if event[0] == "started":
             self._pids = event[1]
             for rank, pid in self._pids.items():
                 self._segment.launched(rank, pid)
+        elif event[0] == "refused":
+            raise could_not_start(event[1], self._num_ranks, *event[2:])
+        elif event[0] == "buried":
+            self._is_buried = True
         else:
             self._end(event[1], event[2])
 
     def _end(self, rank: int, status: int) -> None:
         self._running.discard(rank)
         self._segment.declare_dead(rank, status)
-        if rank in self._reports or rank in self._failures or self._drain(rank):
+        if self._drain(rank) or rank in self._failures:
             return
         self._tell_other_groups(rank, status)
         failure = Failure(rank, None, status)
@@ -193,11 +217,10 @@ class _Watch:
             observer.close()
 
     def _drain(self, rank: int) -> bool:
-        """Read what a rank that has just ended still has in its pipe."""
-        for key in list(self._selector.get_map().values()):
-            if key.data == rank:
-                while key.fd in self._selector.get_map():
-                    self._read_report(key.fd, rank)
+        """Read what a rank that has just ended still has in its pipe, whoever else may hold the other end."""
+        while rank in self._pipes:
+            if not self._read_report(rank) and rank in self._pipes:
+                self._finish_report(rank)
         return rank in self._reports
 
     def _fail(self, failure: Failure, told: str) -> None:
@@ -216,6 +239,11 @@ class _Watch:
                     os.kill(self._pids[rank], number)
         self._kill_at = None if self._has_terminated else time.monotonic() + self._limits.grace_s
         self._has_terminated = True
+
+
+def _closing(stack: contextlib.ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def stream_descriptor(number: int) -> int:

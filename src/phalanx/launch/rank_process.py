@@ -77,6 +77,7 @@ class Job:
         entry: What a forked process calls with its rank, the job, its descriptors and the zygote's process id.
         port: For torch's store, should ranks want one; 0 when there is none.
         num_shared: How many of the job's descriptors are for all ranks; the others are dealt out evenly, in rank order.
+        is_service: Whether it only serves another job, and starts no processes of its own.
     """
 
     num_ranks: int
@@ -90,6 +91,7 @@ class Job:
     entry: Callable[[int, Job, list[int], int], None] = run_rank
     port: int = 0
     num_shared: int = 4
+    is_service: bool = False
 
 
 def die_with_parent(parent: int) -> None:

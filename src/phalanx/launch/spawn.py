@@ -45,7 +45,8 @@ def spawn(
 
     Raises:
         UsageError: An argument is not possible.
-        RankFailedError: A rank was killed or ended early.
+        RankFailedError: A rank was killed or ended early, or its process could not be started.
+        OSError: The machine has no more descriptors or processes for this one.
         OperationTimeoutError: The ranks were not done in time.
         Exception: What a rank raised, with that rank's traceback as its cause.
     """
@@ -54,10 +55,13 @@ def spawn(
     segment = create_group_segment(WORLD_NAME, ranks, crowd=ranks)
     meeting = f"world {os.getpid()}-{secrets.token_hex(8)}"
     task = (function, tuple(args), dict(kwargs or {}))
-    if kind == "thread":
-        return run_threads(task, ranks, segment, meeting, timeout_s, settings.grace_s)
-    limits = Limits(timeout_s, settings.grace_s, tolerate_losses)
-    return run_processes(task, ranks, segment, meeting, max(1, usable_cores() // ranks), limits)
+    try:
+        if kind == "thread":
+            return run_threads(task, ranks, segment, meeting, timeout_s, settings.grace_s)
+        limits = Limits(timeout_s, settings.grace_s, tolerate_losses)
+        return run_processes(task, ranks, segment, meeting, max(1, usable_cores() // ranks), limits)
+    finally:
+        segment.close_descriptor()
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:

@@ -39,11 +39,7 @@ def run_threads(
     Raises:
         Exception: As spawn().
     """
-    team = _Team(task, num_ranks, segment, meeting)
-    try:
-        return team.run(timeout_s, grace_s)
-    finally:
-        segment.close_descriptor()
+    return _Team(task, num_ranks, segment, meeting).run(timeout_s, grace_s)
 
 
 class _Team:

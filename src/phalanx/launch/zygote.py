@@ -3,13 +3,16 @@
     caller  --(control socket: jobs)-->  zygote  --fork-->  ranks
             <-(a socket per job: pids, exits)--
 
-The end of the control socket is the end of the zygote; the end of a job's socket is the end of that job's ranks. A
-zygote that is a guardian also ends whatever the ranks have started, daemons too, when the last rank of a job has ended.
+The end of the control socket is the end of the zygote; the end of a job's socket is the end of that job's ranks. What
+ranks have started ends with them: the rest of a rank's process group soon after it, and daemons in sessions of their
+own when the last rank of its job has ended. (While other jobs of the same caller run, nobody can tell whose daemons
+they are: then those wait for the last job.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -22,7 +25,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.launch.burial import Undertaker, adopt_orphans, end_children
+from phalanx.launch.burial import Undertaker, adopt_orphans, end_children, own_children
+from phalanx.launch.outcome import describe_process_limit
 from phalanx.launch.rank_process import Job
 
 _LENGTH = struct.Struct("!Q")
@@ -33,12 +37,26 @@ _PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation
 
 
 def send_job(control: socket.socket, job: Job, descriptors: list[int]) -> None:
-    """Send a job with its descriptors: job socket, those that ranks share, then those of each rank."""
+    """Send a job with its descriptors: job socket, those that ranks share, then those of each rank.
+
+    It goes through a socket of its own: what fails on the way is lost with that, and the next job is not harmed.
+
+    Raises:
+        OSError: It could not be sent, or the zygote can't take it.
+    """
     body = pickle.dumps(job)
-    control.sendall(_LENGTH.pack(len(body)) + _LENGTH.pack(len(descriptors)))
-    for start in range(0, len(descriptors), _FDS_PER_MESSAGE):
-        socket.send_fds(control, [b"d"], descriptors[start : start + _FDS_PER_MESSAGE])
-    control.sendall(body)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            socket.send_fds(control, [b"j"], [theirs.fileno()])
+        ours.sendall(_LENGTH.pack(len(body)) + _LENGTH.pack(len(descriptors)))
+        for start in range(0, len(descriptors), _FDS_PER_MESSAGE):
+            socket.send_fds(ours, [b"d"], descriptors[start : start + _FDS_PER_MESSAGE])
+        ours.sendall(body)
+        problem = ours.recv(_LENGTH.size)
+    number = _LENGTH.unpack(problem)[0] if len(problem) == _LENGTH.size else errno.EPIPE
+    if number:
+        raise OSError(number, os.strerror(number))
 
 
 def _receive_exactly(control: socket.socket, count: int) -> bytes:
@@ -51,44 +69,85 @@ def _receive_exactly(control: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-def _receive_job(control: socket.socket) -> tuple[Job, list[int]]:
-    header = _receive_exactly(control, 2 * _LENGTH.size)
-    (body_bytes,), (num_descriptors,) = _LENGTH.unpack(header[:8]), _LENGTH.unpack(header[8:])
+def _receive_job(control: socket.socket) -> tuple[Job, list[int]] | None:
+    """Take the next job; None when it did not come through, and then its sender knows."""
+    marker, letters, _, _ = socket.recv_fds(control, 1, 1)
+    if not marker:
+        raise EOFError
+    if not letters:  # this process may open no more files
+        return None
     descriptors: list[int] = []
-    while len(descriptors) < num_descriptors:
-        marker, some, _, _ = socket.recv_fds(control, 1, _FDS_PER_MESSAGE)
+    with socket.socket(fileno=letters[0]) as letter:
+        try:
+            job = _open_letter(letter, descriptors)
+            letter.sendall(_LENGTH.pack(0 if job is not None else errno.EMFILE))
+        except (EOFError, OSError):  # its sender could not send it all
+            job = None
+    if job is None:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return None
+    return job, descriptors
+
+
+def _open_letter(letter: socket.socket, descriptors: list[int]) -> Job | None:
+    """Read a job and add its descriptors to the list; None when this process could not have them all."""
+    header = _receive_exactly(letter, 2 * _LENGTH.size)
+    (body_bytes,), (num_descriptors,) = _LENGTH.unpack(header[:8]), _LENGTH.unpack(header[8:])
+    for _ in range(0, num_descriptors, _FDS_PER_MESSAGE):
+        marker, some, _, _ = socket.recv_fds(letter, 1, _FDS_PER_MESSAGE)
         if not marker:
             raise EOFError
         descriptors += some
-    job: Job = pickle.loads(_receive_exactly(control, body_bytes))
-    return job, descriptors
+    body = _receive_exactly(letter, body_bytes)
+    if len(descriptors) < num_descriptors:
+        return None
+    job: Job = pickle.loads(body)
+    return job
 
 
 class _Nursery:
     """The ranks of one job."""
 
-    def __init__(self, job: Job, report: socket.socket, descriptors: list[int], release: Callable[[], None]) -> None:
+    def __init__(self, job: Job, report: socket.socket) -> None:
+        self.job = job
         self.report = report
         self.ranks: dict[int, int] = {}  # pid to rank
-        shared, own = descriptors[: job.num_shared], descriptors[job.num_shared :]
-        per_rank = len(own) // job.num_ranks
+
+    def start(self, descriptors: list[int], release: Callable[[], None]) -> None:
+        """Fork the ranks, all or none, and tell the caller."""
+        try:
+            for rank in range(self.job.num_ranks):
+                self._fork(rank, descriptors, release)
+        except OSError as error:
+            refusal = ("refused", len(self.ranks), error.errno, describe_process_limit(error))
+            self.kill()
+            for pid in self.ranks:
+                os.waitpid(pid, 0)
+            self.ranks.clear()
+            self.tell(refusal)
+        else:
+            self.tell(("started", {rank: pid for pid, rank in self.ranks.items()}))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _fork(self, rank: int, descriptors: list[int], release: Callable[[], None]) -> None:
+        shared, own = descriptors[: self.job.num_shared], descriptors[self.job.num_shared :]
+        per_rank = len(own) // self.job.num_ranks
         zygote = os.getpid()
-        for rank in range(job.num_ranks):
-            pid = os.fork()
-            if pid == 0:
-                mine = own[rank * per_rank : (rank + 1) * per_rank]
-                for descriptor in set(own).difference(mine):
-                    os.close(descriptor)
-                report.close()
-                release()
-                job.entry(rank, job, [*shared, *mine], zygote)
-                os._exit(1)  # it never returns
-            with contextlib.suppress(OSError):  # the rank does it too: it may have children before we come to it
-                os.setpgid(pid, pid)
-            self.ranks[pid] = rank
-        for descriptor in descriptors:
-            os.close(descriptor)
-        self.tell(("started", {rank: pid for pid, rank in self.ranks.items()}))
+        pid = os.fork()
+        if pid == 0:
+            mine = own[rank * per_rank : (rank + 1) * per_rank]
+            for descriptor in set(own).difference(mine):
+                os.close(descriptor)
+            self.report.close()
+            release()
+            self.job.entry(rank, self.job, [*shared, *mine], zygote)
+            os._exit(1)  # it never returns
+        with contextlib.suppress(OSError):  # the rank does it too: it may have children before we come to it
+            os.setpgid(pid, pid)
+        self.ranks[pid] = rank
 
     def bury(self, pid: int, status: int) -> None:
         """Report a rank's end."""
@@ -113,13 +172,13 @@ def _kill_group(group: int) -> None:
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, is_guardian: bool) -> None:
+    def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._is_guardian = is_guardian
         self._undertaker = Undertaker()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._nurseries: list[_Nursery] = []
+        self._own = frozenset(own_children())  # of what was imported: no ranks' affair
         self._wakeup, wakeup_writer = socket.socketpair()
         wakeup_writer.setblocking(False)
         self._wakeup.setblocking(False)
@@ -141,17 +200,19 @@ class _Zygote:
                 self._undertaker.look()
         for nursery in self._nurseries:
             nursery.kill()
-        if self._is_guardian:
-            end_children()
+        end_children(keep=self._own)
 
     def _start_job(self) -> None:
-        job, descriptors = _receive_job(self._control)
-        report = socket.socket(fileno=descriptors[0])
+        received = _receive_job(self._control)
+        if received is None:
+            return
+        job, descriptors = received
+        nursery = _Nursery(job, socket.socket(fileno=descriptors[0]))
         signal.set_wakeup_fd(-1)  # children must not write into it
-        nursery = _Nursery(job, report, descriptors[1:], self._release)
+        nursery.start(descriptors[1:], self._release)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
         self._nurseries.append(nursery)
-        self._selector.register(report, selectors.EVENT_READ, nursery)
+        self._selector.register(nursery.report, selectors.EVENT_READ, nursery)
         self._reap()
 
     def _release(self) -> None:
@@ -176,12 +237,9 @@ class _Zygote:
                     self._bury(nursery, pid, status)
 
     def _bury(self, nursery: _Nursery, pid: int, status: int) -> None:
-        if self._is_guardian:
-            self._undertaker.expect(pid)
-        else:
-            _kill_group(pid)
+        self._undertaker.expect(pid)
         nursery.bury(pid, status)
-        if self._is_guardian and not nursery.ranks:
+        if not nursery.ranks:
             self._end_orphans()
             nursery.tell(("buried",))
 
@@ -193,12 +251,13 @@ class _Zygote:
         for pid in list(nursery.ranks):
             os.waitpid(pid, 0)
         self._nurseries.remove(nursery)
-        if self._is_guardian:
-            self._end_orphans()
+        self._end_orphans()
 
     def _end_orphans(self) -> None:
-        """End all children that are no ranks."""
-        end_children(keep={pid for nursery in self._nurseries for pid in nursery.ranks})
+        """End all children that are no ranks, unless they may belong to ranks that still run."""
+        running = [nursery for nursery in self._nurseries if nursery.ranks]
+        if all(nursery.job.is_service for nursery in running):
+            end_children(keep=self._own.union(pid for nursery in running for pid in nursery.ranks))
 
 
 def _skip_torchs_housekeeping() -> None:
@@ -213,7 +272,6 @@ def main(
     descriptor: int,
     prepare: Callable[[], None] = lambda: None,
     *,
-    is_guardian: bool = False,
     is_forkable: Callable[[], bool] = lambda: True,
 ) -> None:
     """Import what ranks need, say so, and fork them on demand until the caller is gone.
@@ -221,13 +279,11 @@ def main(
     Args:
         descriptor: The control socket.
         prepare: What else to do before ranks are forked.
-        is_guardian: Whether to end also what ranks leave behind.
         is_forkable: Tells whether forks can do all they shall; threads are looked for in any case.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
-    if is_guardian:
-        adopt_orphans()
+    adopt_orphans()
     gc.disable()  # an import makes hundreds of thousands of objects that stay: looking through them takes a fifth of it
     for name in _PRELOADED:
         importlib.import_module(name)
@@ -238,5 +294,5 @@ def main(
     num_threads = len(os.listdir("/proc/self/task")) if is_forkable() else 0
     control.sendall(_LENGTH.pack(num_threads))
     if num_threads == 1:
-        _Zygote(control, is_guardian).run()
+        _Zygote(control).run()
     os._exit(0)

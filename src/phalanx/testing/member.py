@@ -10,7 +10,6 @@ import contextlib
 import gc
 import os
 import random
-import select
 import signal
 import sys
 import traceback
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from phalanx.launch.rank_process import die_with_parent
+from phalanx.launch.waiting import is_readable
 from phalanx.settings import set_environment_defaults
 from phalanx.testing.line import Inbox, Line, open_line
 from phalanx.testing.output import OutputFiles, create_output_files
@@ -53,7 +53,7 @@ class Member:
 
     def is_running(self) -> bool:
         """Tell whether its process has not ended."""
-        return self.status is None and not select.select([self.watch], [], [], 0)[0]
+        return self.status is None and not is_readable(self.watch, 0)
 
     def signal(self, number: int) -> None:
         """Send a signal to it and to what it has started."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from phalanx.errors import InternalError
 from phalanx.launch.context import current_context
 from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.outcome import could_not_start
 from phalanx.launch.processes import make_job, stream_descriptor
 from phalanx.launch.sending import pack
 from phalanx.testing.crew import Crew
@@ -33,8 +34,9 @@ Serve = Callable[[int, Line], None]
 class _Births:
     """What the zygote says of the ranks of one crew: who they are and how they ended."""
 
-    def __init__(self, report: socket.socket) -> None:
+    def __init__(self, report: socket.socket, num_ranks: int) -> None:
         self._report = report
+        self._num_ranks = num_ranks
         self.pids: dict[int, int] = {}
         self.statuses: dict[int, int] = {}
 
@@ -50,7 +52,9 @@ class _Births:
             event = pickle.loads(message)
             if event[0] == "started":
                 self.pids = event[1]
-            else:
+            elif event[0] == "refused":
+                raise could_not_start(event[1], self._num_ranks, *event[2:])
+            elif event[0] == "ended":
                 self.statuses[event[1]] = event[2]
 
     def close(self) -> None:
@@ -84,29 +88,41 @@ def start_crew(num_ranks: int, serve: Serve, zygote: ZygoteClient, *, redirect: 
 
     Raises:
         InternalError: They did not start.
+        RankFailedError: A process could not be started.
+        OSError: There are no more descriptors for them.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    births = _Births(ours)
-    pipes = [os.pipe() for _ in range(num_ranks)]
-    streams = [stream_descriptor(number) for number in range(3)]
-    try:
-        with new_world(num_ranks) as segment, Reception(num_ranks, redirect=redirect) as reception:
+    with contextlib.ExitStack() as failing:
+        with contextlib.ExitStack() as starting:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            failing.callback(ours.close)
+            descriptors = [starting.enter_context(theirs).fileno()]
+            segment = starting.enter_context(new_world(num_ranks))
+            descriptors += [segment.descriptor, *(_closing(starting, stream_descriptor(number)) for number in range(3))]
+            descriptors += [_open_pipe(starting) for _ in range(num_ranks)]
+            reception = starting.enter_context(Reception(num_ranks, redirect=redirect))
             payload = pack((_be_rank, (reception.calls, serve), {}))
-            shared = [theirs.fileno(), segment.descriptor, *streams]
-            job = make_job(payload, num_ranks, name_meeting(), 1)
-            zygote.start(job, [*shared, *(writer for _, writer in pipes)])
+            zygote.start(make_job(payload, num_ranks, name_meeting(), 1), descriptors)
+            births = _Births(ours, num_ranks)
             births.read(until=lambda: bool(births.pids))
             lines = reception.accept()
-    finally:
-        theirs.close()
-        for descriptor in (*streams, *(end for pipe in pipes for end in pipe)):
-            os.close(descriptor)
-    pids, files = births.pids, reception.files
-    members = [
-        ZygoteMember(rank, pids[rank], os.pidfd_open(pids[rank]), lines[rank], files[rank], births=births)
-        for rank in range(num_ranks)
-    ]
+        members = [
+            ZygoteMember(rank, pid, os.pidfd_open(pid), lines[rank], reception.files[rank], births=births)
+            for rank, pid in sorted(births.pids.items())
+        ]
+        failing.pop_all()
     return Crew(members, terminal, on_close=births.close)
+
+
+def _closing(stack: contextlib.ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _open_pipe(stack: contextlib.ExitStack) -> int:
+    """Return the end of a pipe that ranks may write a report to; nobody reads it."""
+    reader, writer = os.pipe()
+    _closing(stack, reader)
+    return _closing(stack, writer)
 
 
 def _be_rank(calls: list[Call], serve: Serve) -> None:

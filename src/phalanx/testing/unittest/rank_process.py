@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from phalanx.launch.waiting import is_readable
 from phalanx.testing.line import Line, open_line
 from phalanx.testing.member import FAILED_EXIT_CODE, Member
 from phalanx.testing.output import create_output_files
@@ -68,7 +68,7 @@ class ForkedProcess:
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end."""
         if self._forked.status is None:
-            select.select([self._forked.watch], [], [], timeout)
+            is_readable(self._forked.watch, timeout)
 
     def terminate(self) -> None:
         """Ask it to end."""

@@ -21,6 +21,7 @@ def advice_about(error: BaseException) -> str:
     more_memory = MORE_ADDRESS_SPACE if has_small_address_space() else _MORE_MEMORY
     if isinstance(error, MemoryError) or "failed to map segment" in said:  # so says the dynamic linker
         return more_memory
+    own = error.errno if isinstance(error, OSError) else None
     for number, advice in (
         (errno.EMFILE, more_open_files()),
         (errno.ENFILE, "Raise fs.file-max with sysctl: the whole machine has too many files open."),
@@ -28,11 +29,18 @@ def advice_about(error: BaseException) -> str:
         (errno.ENOMEM, more_memory),
         (errno.ENOSPC, more_memory),
     ):
-        if os.strerror(number).lower() in said:
+        if number == own or os.strerror(number).lower() in said:
             return advice
     if isinstance(error, InternalError):
         return "See what keeps processes from starting; if that does not help, report it with `phalanx doctor --json`."
     return ""
+
+
+def in_words(error: OSError, what: str) -> OSError:
+    """Return an error of the same kind that says what could not be done, why, and what to do about it."""
+    told = f"{what}: {os.strerror(error.errno or 0)} ({errno.errorcode.get(error.errno or 0, 'no errno')})"
+    advice = advice_about(error)
+    return type(error)(error.errno, f"{told}\n  do       {advice}" if advice else told)
 
 
 def has_small_address_space() -> bool:

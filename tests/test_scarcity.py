@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from phalanx.doctor.scarcity import advice_about
+from phalanx.scarcity import advice_about
 from phalanx.errors import SharedMemoryError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -92,7 +93,13 @@ class ZygoteClient:
 
     def is_usable(self) -> bool:
         """Tell whether it still runs and belongs to this process."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self._owner == os.getpid() and self._process.poll() is None and not self._has_hung_up()
+
+    def _has_hung_up(self) -> bool:
+        # The kernel closes the files of a killed process first: its ranks may be gone before it counts as ended.
+        looks = select.poll()
+        looks.register(self._control, 0)
+        return bool(looks.poll(0))
 
     def await_ready(self) -> None:
         """Return when it can fork ranks.

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def _resident_bytes() -> int:
 def _open_and_close(limit: int, num_groups: int) -> tuple[int, int]:
     """Return how many descriptors, and how many bytes, this rank has more than after the first groups."""
     _limit_self(limit)
-    world = phalanx.connect(timeout_s=60)
+    world: Any = phalanx.connect(timeout_s=60)
     warm_up, tensor, before = 30, torch.empty(8), (0, 0)
     for number in range(warm_up + num_groups):
         if number == warm_up:
@@ -60,7 +61,7 @@ def _open_and_close(limit: int, num_groups: int) -> tuple[int, int]:
 def _keep_open(limit: int, num_groups: int) -> int:
     """Use every group again after all have been made; return how many descriptors they take."""
     _limit_self(limit)
-    world = phalanx.connect(timeout_s=60)
+    world: Any = phalanx.connect(timeout_s=60)
     before = _num_descriptors()
     groups = [world.split(range(world.size)) for _ in range(num_groups)]
     tensor = torch.empty(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextlib
 import ctypes
 import io
 import os
@@ -48,7 +49,7 @@ def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoRetu
         report = _run(job)
         code = 0 if report.exception is None else FAILED_EXIT_CODE
         flush_streams()
-        with os.fdopen(pipe, "wb") as stream:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "wb") as stream:  # the caller may have given up
             pickle.dump(report, stream)
         atexit._run_exitfuncs()
         threading._shutdown()  # type: ignore[attr-defined]

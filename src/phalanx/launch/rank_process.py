@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import contextlib
 import ctypes
 import io
 import os

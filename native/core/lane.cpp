@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 namespace phalanx {
@@ -45,12 +46,23 @@ std::shared_ptr<Ticket> Lane::submit(Job job) {
   auto ticket = std::make_shared<Ticket>();
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });  // may fail: before anything is queued
+    if (!thread_.joinable()) start_thread();  // may fail: before anything is queued
     queue_.push_back({std::move(job), ticket});
     num_queued_.fetch_add(1);
   }
   condition_->notify_one();
   return ticket;
+}
+
+void Lane::start_thread() {
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {  // peers wait for an operation that won't come
+    const int rank = endpoint_->rank();
+    const Trouble trouble(FaultKind::kAborted, rank, rank, endpoint_->seq(), no_thread_text(error), true);
+    set_fault(endpoint_->layout(), trouble.kind, rank, rank, trouble.seq, trouble.text);
+    throw trouble;
+  }
 }
 
 std::optional<Lane::Entry> Lane::take() {

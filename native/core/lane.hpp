@@ -63,6 +63,7 @@ class Lane {
     std::shared_ptr<Ticket> ticket;
   };
   void work();
+  void start_thread();
   void wait_for_caller(Ticket& ticket);
   bool run_next();  // needs running_
   std::optional<Entry> take();

@@ -474,10 +474,17 @@ void Mailbox::detach(const std::shared_ptr<Transfer>& transfer) {
   {
     const std::lock_guard lock(mutex_);
     if (transfer->is_done.load(kOrder)) return;
+    try {
+      if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error& error) {
+      const Trouble trouble(FaultKind::kAborted, rank_, rank_, endpoint_->seq(), no_thread_text(error), true);
+      set_fault(layout_, trouble.kind, rank_, rank_, trouble.seq, trouble.text);
+      fail_all(trouble);
+      throw trouble;
+    }
     transfer->is_detached = true;
     num_detached_.fetch_add(1);
     detached_.push_back(transfer);
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   }
   condition_->notify_one();
 }

@@ -32,6 +32,16 @@ std::size_t meminfo_available() {
 constexpr std::size_t kLargeBytes = 1u << 30;
 constexpr std::size_t kLongestName = 249;  // of a memory file
 
+// A signal may come while the kernel looks for memory.
+template <class SystemCall>
+int despite_signals(SystemCall system_call) {
+  int result = -1;
+  do {
+    result = system_call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
 }  // namespace
 
 OutOfMemory::OutOfMemory(std::size_t needed, std::size_t available)
@@ -55,6 +65,7 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
   if (bytes > available && bytes > kLargeBytes) throw OutOfMemory(bytes, available);
   const std::string name(beginning_of(label, kLongestName));
   const int descriptor = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0 && (errno == ENOMEM || errno == ENOSPC)) throw OutOfMemory(bytes, available);
   if (descriptor < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
   const auto fail = [&](const char* what) {
     const int error = errno;
@@ -63,8 +74,8 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
     throw std::system_error(error, std::generic_category(), what);
   };
   if (fchmod(descriptor, 0600) != 0) fail("fchmod");
-  if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) fail("ftruncate");
-  if (fallocate(descriptor, 0, 0, static_cast<off_t>(reserved)) != 0) fail("fallocate");
+  if (despite_signals([&] { return ftruncate(descriptor, static_cast<off_t>(bytes)); }) != 0) fail("ftruncate");
+  if (despite_signals([&] { return fallocate(descriptor, 0, 0, static_cast<off_t>(reserved)); }) != 0) fail("fallocate");
   // Nobody may cut the file under our feet: that would be SIGBUS.
   if (fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("seal");
   try {
@@ -104,7 +115,12 @@ void reserve(std::byte* data, std::size_t bytes) {
 #if !defined(MADV_POPULATE_WRITE)
   constexpr int MADV_POPULATE_WRITE = 23;
 #endif
-  if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL) return;  // before Linux 5.14: page by page
+  constexpr int kTries = 100;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
+    if (errno == EINVAL || errno == EPERM || errno == ENOSYS) return;  // before Linux 5.14, or not allowed: page by page
+    if (errno != EINTR && errno != EAGAIN) break;                      // a signal came, or a page was on its way elsewhere
+  }
   throw OutOfMemory(bytes, available_memory_bytes());
 }
 

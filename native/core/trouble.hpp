@@ -3,6 +3,8 @@
 
 #include <exception>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include "layout.hpp"
 
@@ -21,5 +23,11 @@ struct Trouble : std::exception {
   std::string text;
   bool is_fatal;  // the group can't be used any more
 };
+
+// Why an operation can't go on in the background.
+inline std::string no_thread_text(const std::system_error& error) {
+  return "it can't start a thread for operations in the background: " + error.code().message() +
+         "; raise the limit of processes (ulimit -u; docker: --pids-limit)";
+}
 
 }  // namespace phalanx

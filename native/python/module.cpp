@@ -110,6 +110,8 @@ NB_MODULE(_native, m) {
       std::rethrow_exception(p);
     } catch (const OutOfMemory& e) {
       PyErr_SetObject(out_of_memory.ptr(), nb::make_tuple(e.needed_bytes, e.available_bytes).ptr());
+    } catch (const std::system_error& e) {  // an OSError with its number, so that its class says what it is
+      PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().value(), e.what()).ptr());
     }
   });
 
@@ -189,6 +191,7 @@ NB_MODULE(_native, m) {
       .def("_die", &RankEndpoint::die, "status"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a)
       .def("find_dead", &RankEndpoint::find_dead)
+      .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); })
       .def("_set_debugged", &RankEndpoint::set_debugged, "is_debugged"_a)
       .def_prop_ro("_debugged_rank", &RankEndpoint::debugged_rank)
       .def("_trace", &RankEndpoint::trace, "file"_a.none())

@@ -1,5 +1,7 @@
 #include "operation_methods.hpp"
 
+#include <system_error>
+
 #include "arguments.hpp"
 #include "rank_endpoint.hpp"
 
@@ -21,6 +23,8 @@ PyObject* serve(PyObject* self, PyObject* const* values, Py_ssize_t num_given, P
     return (endpoint.*kServe)(arguments).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const std::system_error& error) {
+    PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), error.what()).ptr());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

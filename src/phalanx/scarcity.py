@@ -38,7 +38,9 @@ def advice_about(error: BaseException) -> str:
 
 def in_words(error: OSError, what: str) -> OSError:
     """Return an error of the same kind that says what could not be done, why, and what to do about it."""
-    told = f"{what}: {os.strerror(error.errno or 0)} ({errno.errorcode.get(error.errno or 0, 'no errno')})"
+    if "\n  do " in str(error):  # whoever was nearer to it has said so
+        return error
+    told = f"{what}: {error.strerror or error}"
     advice = advice_about(error)
     return type(error)(error.errno, f"{told}\n  do       {advice}" if advice else told)
 

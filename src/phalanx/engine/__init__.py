@@ -20,7 +20,7 @@ from phalanx.engine._native import (
     use_cuda,
 )
 from phalanx.engine.cores import count_cores, own_affinity
-from phalanx.engine.memory import create_group_segment, create_symmetric_segment
+from phalanx.engine.memory import create_group_segment, create_symmetric_segment, naming_shortage
 
 __all__ = [
     "MAX_RANKS",
@@ -35,6 +35,7 @@ __all__ = [
     "count_cores",
     "create_group_segment",
     "create_symmetric_segment",
+    "naming_shortage",
     "own_affinity",
     "signal_thread",
     "usable_cores",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from phalanx.engine._native import MAX_RANKS, GroupSegment, OutOfMemory, Segment, create_segment
 from phalanx.errors import SharedMemoryError, UsageError
+from phalanx.scarcity import in_words
 
 KIB = 1024
 CHUNK_BYTES = 512 * KIB  # measured: smaller ones are read out of the producer's own cache, which is slow
@@ -28,10 +32,8 @@ def create_group_segment(name: str, num_ranks: int, *, crowd: int, cores: int | 
     if not 1 <= num_ranks <= MAX_RANKS:
         raise UsageError(f"a group can't have {num_ranks} ranks; give 1 to {MAX_RANKS}")
     eager_bytes = max(PAGE_BYTES, EAGER_BYTES_OF_A_RANK // max(1, num_ranks - 1) // PAGE_BYTES * PAGE_BYTES)
-    try:
+    with naming_shortage(f'group "{name}" of {num_ranks} ranks'):
         return GroupSegment(name, num_ranks, crowd, cores or 0, CHUNK_BYTES, eager_bytes, BULK_BYTES)
-    except OutOfMemory as shortage:
-        raise _explain_shortage(f'group "{name}" of {num_ranks} ranks', shortage) from None
 
 
 def create_symmetric_segment(label: str, num_ranks: int, bytes_per_rank: int) -> Segment:
@@ -41,10 +43,24 @@ def create_symmetric_segment(label: str, num_ranks: int, bytes_per_rank: int) ->
         SharedMemoryError: The machine has not got it.
     """
     stride = (bytes_per_rank + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
-    try:
+    with naming_shortage(f"a symmetric tensor of {num_ranks} ranks"):
         return create_segment(label, max(stride, PAGE_BYTES) * num_ranks)
+
+
+@contextlib.contextmanager
+def naming_shortage(what: str) -> Iterator[None]:
+    """Say what was to be made or mapped when the machine can't do it.
+
+    Raises:
+        SharedMemoryError: There is not enough memory.
+        OSError: There are not enough descriptors, or the like.
+    """
+    try:
+        yield
     except OutOfMemory as shortage:
-        raise _explain_shortage(f"a symmetric tensor of {num_ranks} ranks", shortage) from None
+        raise _explain_shortage(what, shortage) from None
+    except OSError as error:
+        raise in_words(error, f"no shared memory for {what}") from None
 
 
 def _explain_shortage(what: str, shortage: MemoryError) -> SharedMemoryError:

@@ -12,7 +12,7 @@ from phalanx.errors import UsageError
 from phalanx.groups.absence import check_alive, describe_absent
 from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
 from phalanx.launch.context import LaunchContext, current_context
-from phalanx.launch.meeting import Gathering, meet
+from phalanx.launch.meeting import Gathering, Outcome, closing, meet
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_placement, read_settings
 
@@ -113,11 +113,13 @@ def join(
         timeout_s=timeout_s,
         check=lambda: check_alive("connect", members),
         missing=absent,
+        rank_of=lambda card: members[card[0]] if card[0] < size else None,
     )
-    outcome = meet(gathering, (rank, own_affinity()))
-    try:
-        return SharedMemoryGroup(
-            outcome.descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s
-        )
-    finally:
-        os.close(outcome.descriptor)
+
+    def attach(outcome: Outcome) -> SharedMemoryGroup:
+        with closing(outcome) as descriptor:
+            return SharedMemoryGroup(
+                descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s
+            )
+
+    return meet(gathering, (rank, own_affinity()), attach, SharedMemoryGroup.close)

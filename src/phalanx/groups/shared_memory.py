@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,33 @@ from torch.utils.dlpack import from_dlpack
 
 from phalanx.collectives import Timeout
 from phalanx.diagnosis import Scene, explain
-from phalanx.diagnosis.explain import describe_missing, late_ranks
+from phalanx.diagnosis.explain import late_ranks
 from phalanx.diagnosis.stacks import answer_with_stacks
 from phalanx.diagnosis.surroundings import Surroundings, look_around
 from phalanx.engine import (
-    GroupSegment,
     RankEndpoint,
-    count_cores,
-    create_group_segment,
     create_symmetric_segment,
+    naming_shortage,
     own_affinity,
 )
-from phalanx.errors import MismatchError, PhalanxError, UsageError
+from phalanx.errors import PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.living import add_living
+from phalanx.groups.regrouping import (
+    check_same_request,
+    create_for,
+    describe_members,
+    gathering_of,
+    meet_in,
+    order_merged,
+    sizes_in,
+)
 from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context
-from phalanx.launch.meeting import Gathering, Outcome, meet
+from phalanx.launch.meeting import Gathering, Outcome, closing
 
 # A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
 # Benchmarks call as users do.
@@ -60,9 +66,10 @@ class SharedMemoryGroup(RankEndpoint):
         """
         prepare_engine()
         this = weakref.ref(self)
-        super().__init__(
-            descriptor, rank, is_thread, timeout_s, _LIBRARY_FOLDERS, lambda facts: _explain(this(), facts)
-        )
+        with naming_shortage(f"rank {rank} of a group of {len(ranks)}"):
+            super().__init__(
+                descriptor, rank, is_thread, timeout_s, _LIBRARY_FOLDERS, lambda facts: _explain(this(), facts)
+            )
         self._ranks = tuple(ranks)
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()
@@ -147,18 +154,21 @@ class SharedMemoryGroup(RankEndpoint):
         count = torch.Size(shape).numel()
         size_bytes = count * dtype.itemsize
         number = self._meetings["symmetric tensor"]
-        outcome = self._meet(
+
+        def adopt(outcome: Outcome) -> Any:
+            with closing(outcome) as descriptor:
+                with naming_shortage(f"a symmetric tensor of {self.size} ranks"):
+                    return self.adopt_symmetric(descriptor, number + 1)
+
+        gathering = gathering_of(
+            self,
             "symmetric tensor",
-            (self.rank, shape, str(dtype)),
             range(self.size),
             _seconds(timeout_s, self.timeout_s),
             create=lambda cards: create_symmetric_segment(f"{self.name}:symmetric", len(cards), size_bytes),
-            check=_check_same_request,
+            check=check_same_request,
         )
-        try:
-            region = self.adopt_symmetric(outcome.descriptor, number + 1)
-        finally:
-            os.close(outcome.descriptor)
+        region = meet_in(self, gathering, (self.rank, shape, str(dtype)), adopt)
         flat = from_dlpack(region)[:size_bytes]
         return flat.view(dtype).view(shape)
 
@@ -217,15 +227,14 @@ class SharedMemoryGroup(RankEndpoint):
         gathering = Gathering(
             name=f"merge at {place}",
             # Cards that disagree are complete too: order() refuses them at once.
-            is_complete=lambda cards: len(cards) >= min(_sizes(cards)) or len(_sizes(cards)) > 1,
-            order=_order_merged,
-            create=lambda cards: _create(name or f"merge:{place}", cards, crowd=self.crowd),
+            is_complete=lambda cards: len(cards) >= min(sizes_in(cards)) or len(sizes_in(cards)) > 1,
+            order=order_merged,
+            create=lambda cards: create_for(name or f"merge:{place}", cards, crowd=self.crowd),
             describe_missing=lambda cards: f"{len(cards)} of {size} ranks came to merge",
             timeout_s=limit,
         )
         card = (min(self.ranks), self.name, self.nonce.hex(), self.rank, size, own_affinity())
-        outcome = meet(gathering, card)
-        return self._attach(outcome, range(size), limit)
+        return self._join(gathering, card, lambda cards: range(size))
 
     def shrink(self, *, without: Sequence[int] = (), timeout_s: Timeout = None) -> SharedMemoryGroup:
         """Make a group of the ranks that are left, also after this one is broken. Every survivor must call this.
@@ -252,16 +261,16 @@ class SharedMemoryGroup(RankEndpoint):
 
         limit = _seconds(timeout_s, self.timeout_s)
         gathering = Gathering(
-            name=f'shrink of group "{self.name}"|{self.nonce.hex()}|{self._next_meeting("shrink")}',
+            name=f'shrink of group "{self.name}"|{self.nonce.hex()}|{self.next_meeting("shrink")}',
             is_complete=lambda cards: not missing(cards),
             order=sorted,
-            create=lambda cards: _create(f"{self.name}:shrunk", cards, crowd=len(cards)),
-            describe_missing=lambda cards: self._describe_missing(missing(cards)),
+            create=lambda cards: create_for(f"{self.name}:shrunk", cards, crowd=len(cards)),
+            describe_missing=lambda cards: describe_members(self, missing(cards)),
             missing=missing,
             timeout_s=limit,
+            rank_of=lambda card: int(card[0]),
         )
-        outcome = meet(gathering, (self.rank, own_affinity()))
-        return self._attach(outcome, [card[0] for card in outcome.cards], limit)
+        return self._join(gathering, (self.rank, own_affinity()), lambda cards: [card[0] for card in cards])
 
     def abort(self, reason: str = "") -> None:
         """Break the group: whoever waits in it, here or elsewhere, gets an AbortedError at once."""
@@ -284,58 +293,30 @@ class SharedMemoryGroup(RankEndpoint):
         if len(set(ranks)) != len(ranks):
             raise UsageError(f'group "{self.name}": ranks {sorted(ranks)} name a rank twice')
 
-    def _next_meeting(self, kind: str) -> int:
+    def next_meeting(self, kind: str) -> int:
+        """Return the number of the next meeting of this kind, the same on every rank that calls as often."""
         self._meetings[kind] += 1
         return self._meetings[kind]
 
-    def _meet(
-        self, kind: str, card: tuple[Any, ...], members: Sequence[int], timeout_s: float, *, create: Any, check: Any
-    ) -> Outcome:
-        """Meet the members of this group; cards begin with the rank and come back in the members' order."""
-        positions = {rank: position for position, rank in enumerate(members)}
+    def _join(
+        self, gathering: Gathering, card: tuple[Any, ...], ranks_of: Callable[[Sequence[Any]], Sequence[int]]
+    ) -> SharedMemoryGroup:
+        """Meet others of this group, and become a member of the new one."""
 
-        def order(cards: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-            check(cards)
-            return sorted(cards, key=lambda its_card: positions[its_card[0]])
+        def attach(outcome: Outcome) -> SharedMemoryGroup:
+            with closing(outcome) as descriptor:
+                group = SharedMemoryGroup(
+                    descriptor,
+                    outcome.position,
+                    ranks=ranks_of(outcome.cards),
+                    is_thread=self._is_thread,
+                    timeout_s=gathering.timeout_s,
+                )
+            group.watch(self)
+            return group
 
-        gathering = Gathering(
-            name=f'{kind} of group "{self.name}"|{self.nonce.hex()}|{self._next_meeting(kind)}',
-            is_complete=lambda cards: len(cards) == len(members),
-            order=order,
-            create=create,
-            describe_missing=lambda cards: self._describe_missing(set(members) - {its[0] for its in cards}),
-            timeout_s=timeout_s,
-            check=lambda: self._check_members(kind, members),
-            missing=lambda cards: set(members) - {its[0] for its in cards},
-        )
-        return meet(gathering, card)
-
-    def _describe_missing(self, missing: Iterable[int]) -> str:
-        """Say who has not come to a meeting, and what each does instead."""
-        rows = self.snapshot()
-        return describe_missing(
-            Scene(self.name, self.rank, self.size, rows, around=look_around(self.nonce, rows, missing)), missing
-        )
-
-    def _check_members(self, kind: str, members: Sequence[int]) -> None:
-        """Raise when a member has died or left, so that nobody waits for it in vain."""
-        if not set(self.find_dead()).intersection(members):
-            return
-        self.find_dead()  # somebody may have left because of a death that was not known a moment ago
-        rows = self.snapshot()
-        gone = [rows[rank] for rank in members if rows[rank]["state"] in ("dead", "left")]
-        row = next((row for row in gone if row["state"] == "dead"), gone[0])
-        fault, rank = "peer_died" if row["state"] == "dead" else "peer_left", row["rank"]
-        facts = {
-            "kind": fault,
-            "operation": kind,
-            "culprit": rank,
-            "reporter": self.rank,
-            "text": "",
-            "is_fatal": False,
-        }
-        around = look_around(self.nonce, rows, [rank])
-        raise explain(facts, Scene(self.name, self.rank, self.size, rows, around=around))
+        group: SharedMemoryGroup = meet_in(self, gathering, card, attach, SharedMemoryGroup.close)
+        return group
 
     def _require_open(self, operation: str) -> None:
         if self.is_closed:
@@ -343,25 +324,15 @@ class SharedMemoryGroup(RankEndpoint):
 
     def _regroup(self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout) -> SharedMemoryGroup:
         limit = _seconds(timeout_s, self.timeout_s)
-        outcome = self._meet(
+        gathering = gathering_of(
+            self,
             kind,
-            (self.rank, own_affinity()),
             members,
             limit,
-            create=lambda cards: _create(name, cards, crowd=self.crowd),
+            create=lambda cards: create_for(name, cards, crowd=self.crowd),
             check=lambda cards: None,
         )
-        return self._attach(outcome, members, limit)
-
-    def _attach(self, outcome: Outcome, ranks: Sequence[int], timeout_s: float) -> SharedMemoryGroup:
-        try:
-            group = SharedMemoryGroup(
-                outcome.descriptor, outcome.position, ranks=ranks, is_thread=self._is_thread, timeout_s=timeout_s
-            )
-        finally:
-            os.close(outcome.descriptor)
-        group.watch(self)
-        return group
+        return self._join(gathering, (self.rank, own_affinity()), lambda cards: members)
 
 
 def _seconds(timeout_s: Timeout, default: float) -> float:
@@ -371,32 +342,6 @@ def _seconds(timeout_s: Timeout, default: float) -> float:
     if not value > 0:
         raise UsageError(f"a timeout of {value} s is not possible; give a positive number")
     return value
-
-
-def _create(name: str, cards: Sequence[tuple[Any, ...]], *, crowd: int) -> GroupSegment:
-    """Create the memory of a group whose members' cards end with their affinities."""
-    crowd = max(crowd, len(cards))
-    return create_group_segment(name, len(cards), crowd=crowd, cores=count_cores([card[-1] for card in cards], crowd))
-
-
-def _sizes(cards: Sequence[tuple[Any, ...]]) -> set[int]:
-    """Return the sizes that participants of a merge expect."""
-    return {card[-2] for card in cards}
-
-
-def _order_merged(cards: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    sizes = sorted(_sizes(cards))
-    if sizes != [len(cards)]:
-        raise UsageError(
-            f"merge: {len(cards)} ranks came and gave the sizes {sizes}; all must give the number of ranks"
-        )
-    return sorted(cards)
-
-
-def _check_same_request(cards: Sequence[tuple[Any, ...]]) -> None:
-    if len({card[1:] for card in cards}) > 1:
-        told = "; ".join(f"rank {rank} wants {dtype} {shape}" for rank, shape, dtype in sorted(cards))
-        raise MismatchError(f"empty: ranks disagree on the symmetric tensor: {told}")
 
 
 def _explain(group: SharedMemoryGroup | None, facts: Mapping[str, Any]) -> PhalanxError:

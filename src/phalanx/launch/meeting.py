@@ -1,13 +1,14 @@
 """A place where processes or threads of one host meet by name and leave with the same piece of shared memory.
 
 The name is an abstract Unix socket: no file, no port, nothing left behind. Whoever comes first is the host. It collects
-a card from every guest, puts them in order, makes the memory and hands its descriptor round. Only processes of the same
-user are let in.
+a card from every guest, puts them in order, makes the memory and hands its descriptor round. When all have attached to
+it, all may go; when one can't, nobody has it and everybody hears why. Only processes of the same user are let in.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pickle
@@ -15,14 +16,21 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from phalanx.errors import OperationTimeoutError, PeerError, UsageError
+from phalanx.errors import OperationTimeoutError, PeerDiedError, PeerError, PeerFailedError, PhalanxError, UsageError
+from phalanx.launch.exceptions import headline_of
+from phalanx.launch.waiting import is_readable
+from phalanx.scarcity import in_words
 
 _POLL_S = 0.05
 _RETRY_S = 0.001
+_ATTACHED = b"attached"
+_NO_HOST = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.EAGAIN, errno.EINTR)
+
+Attached = TypeVar("Attached")
 
 
 class Memory(Protocol):
@@ -43,7 +51,7 @@ class Outcome:
     Attributes:
         position: Its place in the order of all.
         cards: Everybody's cards, in that order.
-        descriptor: The memory; the caller closes it.
+        descriptor: The memory; whoever attaches to it closes it.
     """
 
     position: int
@@ -64,6 +72,7 @@ class Gathering:
         timeout_s: How long to wait for everybody.
         check: Raises when it is known that somebody can't come; asked now and then.
         missing: Who has not come, as numbers, if they have any.
+        rank_of: The rank of whoever has a card, if it has any.
     """
 
     name: str
@@ -74,16 +83,54 @@ class Gathering:
     timeout_s: float
     check: Callable[[], None] = lambda: None
     missing: Callable[[Sequence[Any]], Iterable[int]] = lambda cards: ()
+    rank_of: Callable[[Any], int | None] = lambda card: None
+
+    @property
+    def title(self) -> str:
+        """The part of the name that people know."""
+        return self.name.split("|")[0]
 
 
-def meet(gathering: Gathering, card: Any) -> Outcome:
+def meet(
+    gathering: Gathering,
+    card: Any,
+    attach: Callable[[Outcome], Attached],
+    detach: Callable[[Attached], None] = lambda attached: None,
+) -> Attached:
     """Take part in a meeting with a card that no other participant has.
+
+    Args:
+        gathering: Its rules.
+        card: What this participant shows the others.
+        attach: Turns what the meeting gives into what is wanted here; the descriptor becomes its own.
+        detach: Undoes that, should another participant not be able to.
 
     Raises:
         OperationTimeoutError: Not everybody came in time.
-        PeerError: The host died; or the memory could not be made there.
+        PeerError: Another participant died or failed.
         UsageError: The participants contradict each other.
+        OSError: This process can't take part; the others hear of it if they have met it.
     """
+    try:
+        return _meet(gathering, card, attach, detach)
+    except OSError as error:
+        if isinstance(error, PhalanxError):
+            raise
+        raise in_words(error, f"{gathering.title}: this process can't meet the others") from error
+
+
+@contextlib.contextmanager
+def closing(outcome: Outcome) -> Iterator[int]:
+    """Give the descriptor of the memory, and close it."""
+    try:
+        yield outcome.descriptor
+    finally:
+        os.close(outcome.descriptor)
+
+
+def _meet(
+    gathering: Gathering, card: Any, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]
+) -> Attached:
     address = b"\0phalanx-" + hashlib.sha256(f"{os.getuid()}:{gathering.name}".encode()).hexdigest()[:40].encode()
     deadline = time.monotonic() + gathering.timeout_s
     while True:
@@ -91,14 +138,17 @@ def meet(gathering: Gathering, card: Any) -> Outcome:
         with server:
             try:
                 server.bind(address)
-            except OSError:
-                pass
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
             else:
                 server.listen(4096)
-                return _Host(gathering, server, deadline).run(card)
-        outcome = _visit(gathering, address, card, deadline)
-        if outcome is not None:
-            return outcome
+                return _Host(gathering, server, deadline, card).run(attach, detach)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            guest = _Guest(gathering, connection, deadline, card)
+            outcome = guest.visit(address)
+            if outcome is not None:
+                return guest.join(outcome, attach, detach)
         if time.monotonic() > deadline:
             raise _too_late(gathering, [card])
         time.sleep(_RETRY_S)
@@ -108,7 +158,7 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
     told = gathering.describe_missing(cards)
     culprits = tuple(sorted(gathering.missing(cards)))
     return OperationTimeoutError(
-        f"{gathering.name.split('|')[0]}: timed out after {gathering.timeout_s:.3g} s; {told}\n"
+        f"{gathering.title}: timed out after {gathering.timeout_s:.3g} s; {told}\n"
         f"  do       make sure every rank makes this call, or give a longer timeout (timeout_s)",
         culprits=culprits,
         verdict="not joined" if culprits else "",
@@ -121,96 +171,189 @@ def is_same_user(connection: socket.socket) -> bool:
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
 
-def _visit(gathering: Gathering, address: bytes, card: Any, deadline: float) -> Outcome | None:
-    """Be a guest; None when there is no host (any more) and it is worth another try."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+class _Guest:
+    """A participant that is not the host."""
+
+    def __init__(self, gathering: Gathering, connection: socket.socket, deadline: float, card: Any) -> None:
+        self._gathering = gathering
+        self._connection = connection
+        self._deadline = deadline
+        self._card = card
+
+    def visit(self, address: bytes) -> Outcome | None:
+        """Show the card and wait for the memory; None when there is no host (any more) and it is worth another try."""
         try:
-            connection.connect(address)
-        except OSError:
-            return None
-        if not is_same_user(connection):
-            raise UsageError(f"{gathering.name}: another user holds this meeting place")
-        try:
-            connection.send(pickle.dumps(card))
-            while not select.select([connection], [], [], _POLL_S)[0]:
-                gathering.check()
-                if time.monotonic() > deadline + 1:  # the host's own deadline comes first, with better words
-                    raise _too_late(gathering, [card])
-            message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 1)
-        except (ConnectionError, BrokenPipeError):
-            return None
+            self._connection.connect(address)
+            if not is_same_user(self._connection):
+                raise UsageError(f"{self._gathering.name}: another user holds this meeting place")
+            self._connection.send(pickle.dumps(self._card))
+            self._await_host()
+            message, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 20, 1)
+        except OSError as error:
+            if error.errno in _NO_HOST:
+                return None
+            raise
         if not message:
             return None
-        answer = pickle.loads(message)
-        if isinstance(answer, BaseException):
-            raise answer
-        position, cards = answer
-        with contextlib.suppress(OSError):
-            connection.send(b"attached")
+        position, cards = _opened(message)
+        if not descriptors:  # the kernel drops what there is no room for
+            self._tell("it may not open any more files")
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return Outcome(position, cards, descriptors[0])
+
+    def join(
+        self, outcome: Outcome, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]
+    ) -> Attached:
+        """Attach to the memory, and wait until everybody has."""
+        try:
+            attached = attach(outcome)
+        except BaseException as error:
+            self._tell(headline_of(error))
+            raise
+        try:
+            self._connection.send(_ATTACHED)
+            self._await_host()
+            message = self._connection.recv(1 << 20)
+            if not message:
+                raise ConnectionResetError
+            _opened(message)
+        except ConnectionError:
+            detach(attached)
+            self._gathering.check()
+            raise PeerDiedError(f"{self._gathering.title}: the rank that made the memory died meanwhile") from None
+        except BaseException:
+            detach(attached)
+            raise
+        return attached
+
+    def _await_host(self) -> None:
+        while not is_readable(self._connection.fileno(), _POLL_S):
+            self._gathering.check()
+            if time.monotonic() > self._deadline + 1:  # the host's own deadline comes first, with better words
+                raise _too_late(self._gathering, [self._card])
+
+    def _tell(self, why: str) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send(why.encode())
+
+
+def _opened(message: bytes) -> Any:
+    answer = pickle.loads(message)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 class _Host:
-    def __init__(self, gathering: Gathering, server: socket.socket, deadline: float) -> None:
+    def __init__(self, gathering: Gathering, server: socket.socket, deadline: float, card: Any) -> None:
         self._gathering = gathering
         self._server = server
         self._deadline = deadline
+        self._card = card
         self._guests: dict[socket.socket, Any] = {}
+        self._numbers: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+        self._poll.register(server.fileno(), select.POLLIN)
 
-    def run(self, card: Any) -> Outcome:
+    def run(self, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]) -> Attached:
         try:
-            while not self._gathering.is_complete([card, *self._guests.values()]):
+            while not self._gathering.is_complete(self._cards()):
                 self._admit()
                 self._gathering.check()
                 if time.monotonic() > self._deadline:
-                    raise _too_late(self._gathering, [card, *self._guests.values()])
-            return self._hand_round(card)
+                    raise _too_late(self._gathering, self._cards())
+            return self._hand_round(attach, detach)
         except BaseException as error:
             self._tell_failure(error)
             raise
         finally:
-            for guest in self._guests:
-                guest.close()
+            self._dismiss()
+
+    def _cards(self) -> list[Any]:
+        return [self._card, *self._guests.values()]
 
     def _admit(self) -> None:
-        ready, _, _ = select.select([self._server, *self._guests], [], [], _POLL_S)
-        for connection in ready:
-            if connection is self._server:
+        for number, _ in self._poll.poll(_POLL_S * 1000):
+            if number == self._server.fileno():
                 guest, _ = self._server.accept()
                 guest.settimeout(max(self._deadline - time.monotonic(), _POLL_S))
                 card = self._read_card(guest)
                 if card is not None:
                     self._guests[guest] = card
-            elif not connection.recv(64):  # it went away while it waited
-                del self._guests[connection]
-                connection.close()
+                    self._numbers[guest.fileno()] = guest
+                    self._poll.register(guest.fileno(), select.POLLIN)
+            elif not self._numbers[number].recv(64):  # it went away while it waited
+                self._poll.unregister(number)
+                guest = self._numbers.pop(number)
+                del self._guests[guest]
+                guest.close()
 
     def _read_card(self, guest: socket.socket) -> Any:
-        if not is_same_user(guest):
-            guest.close()
-            return None
         try:
-            return pickle.loads(guest.recv(1 << 20))
+            if is_same_user(guest):
+                return pickle.loads(guest.recv(1 << 20))
         except (OSError, EOFError):
-            guest.close()
-            return None
+            pass
+        guest.close()
+        return None
 
-    def _hand_round(self, card: Any) -> Outcome:
-        cards = tuple(self._gathering.order([card, *self._guests.values()]))
+    def _hand_round(self, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]) -> Attached:
+        cards = tuple(self._gathering.order(self._cards()))
         memory = self._gathering.create(cards)
-        for guest, its_card in self._guests.items():
-            answer = pickle.dumps((cards.index(its_card), cards))
-            try:
-                socket.send_fds(guest, [answer], [memory.descriptor])
-                guest.recv(64)  # it holds its own descriptor now
-            except OSError as error:
-                raise PeerError(f"{self._gathering.name.split('|')[0]}: a rank died while it joined") from error
-        descriptor = os.dup(memory.descriptor)
-        memory.close_descriptor()
-        return Outcome(cards.index(card), cards, descriptor)
+        try:
+            for guest, its_card in self._guests.items():
+                with self._noticing_death(its_card):
+                    socket.send_fds(guest, [pickle.dumps((cards.index(its_card), cards))], [memory.descriptor])
+            attached = attach(Outcome(cards.index(self._card), cards, os.dup(memory.descriptor)))
+        finally:
+            memory.close_descriptor()
+        try:
+            for guest, its_card in self._guests.items():
+                with self._noticing_death(its_card):
+                    self._expect_attached(guest.recv(1 << 16), its_card)
+        except BaseException:
+            detach(attached)
+            raise
+        for guest in self._guests:
+            with contextlib.suppress(OSError):  # it has died since: the others notice that by themselves
+                guest.send(pickle.dumps("go"))
+        return attached
+
+    @contextlib.contextmanager
+    def _noticing_death(self, card: Any) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionError as error:
+            raise self._blame(card, PeerDiedError, "died while it joined") from error
+
+    def _expect_attached(self, answer: bytes, card: Any) -> None:
+        if not answer:
+            raise ConnectionResetError
+        if answer != _ATTACHED:
+            raise self._blame(card, PeerFailedError, f"can't take part: {answer.decode(errors='replace')}")
+
+    def _blame(self, card: Any, kind: type[PeerError], what: str) -> PeerError:
+        rank = self._gathering.rank_of(card)
+        who = "a rank" if rank is None else f"rank {rank}"
+        return kind(f"{self._gathering.title}: {who} {what}", culprits=() if rank is None else (rank,))
 
     def _tell_failure(self, error: BaseException) -> None:
-        told = error if isinstance(error, Exception) else PeerError(f"{self._gathering.name}: the host was interrupted")
+        """Let all guests know, also those at the door, why there is no memory for them."""
+        told = error if isinstance(error, PhalanxError) else None
+        if told is None:
+            told = self._blame(self._card, PeerFailedError, f"can't take part: {headline_of(error)}")
         for guest in self._guests:
             with contextlib.suppress(OSError):
                 guest.send(pickle.dumps(told))
+        self._dismiss()  # makes room to let the others in
+        self._server.setblocking(False)
+        with contextlib.suppress(OSError):
+            while True:
+                guest, _ = self._server.accept()
+                with guest, contextlib.suppress(OSError):
+                    guest.send(pickle.dumps(told))
+
+    def _dismiss(self) -> None:
+        for guest in self._guests:
+            guest.close()
+        self._guests.clear()

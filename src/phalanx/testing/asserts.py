@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from phalanx.diagnosis import words
 from phalanx.engine import create_group_segment
 from phalanx.errors import PeerError, UsageError
 from phalanx.launch.context import LaunchContext, current_context
-from phalanx.launch.meeting import Gathering, meet
+from phalanx.launch.meeting import Gathering, Outcome, closing, meet
 
 _SHOWN_CHARACTERS = 200
 _LONGEST_S = 600.0  # the test's own limit comes first
@@ -157,18 +156,20 @@ def _meet(context: LaunchContext) -> Any:
         describe_missing=lambda cards: f"{words.rank_list(living() - set(cards))} did not make this assertion",
         timeout_s=_LONGEST_S,
         check=check,
+        rank_of=int,
     )
-    outcome = meet(gathering, context.rank)
-    try:
-        return SharedMemoryGroup(
-            outcome.descriptor,
-            outcome.position,
-            ranks=outcome.cards,
-            is_thread=context.is_thread,
-            timeout_s=_LONGEST_S,
-        )
-    finally:
-        os.close(outcome.descriptor)
+
+    def attach(outcome: Outcome) -> SharedMemoryGroup:
+        with closing(outcome) as descriptor:
+            return SharedMemoryGroup(
+                descriptor,
+                outcome.position,
+                ranks=outcome.cards,
+                is_thread=context.is_thread,
+                timeout_s=_LONGEST_S,
+            )
+
+    return meet(gathering, context.rank, attach, SharedMemoryGroup.close)
 
 
 def _listed(ranks: int | Iterable[int], size: int) -> list[int]:

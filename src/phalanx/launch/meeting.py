@@ -84,7 +84,7 @@ def meet(gathering: Gathering, card: Any) -> Outcome:
         PeerError: The host died; or the memory could not be made there.
         UsageError: The participants contradict each other.
     """
-    address = b"\0phalanx-" + hashlib.sha256(f"{os.getuid()}:{gathering.name}".encode()).hexdigest()[:40].encode()
+    address = address_of(gathering.name)
     deadline = time.monotonic() + gathering.timeout_s
     while True:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -104,6 +104,11 @@ def meet(gathering: Gathering, card: Any) -> Outcome:
         time.sleep(_RETRY_S)
 
 
+def address_of(name: str) -> bytes:
+    """Return the socket that belongs to a name; who does not know the name can't guess it."""
+    return b"\0phalanx-" + hashlib.sha256(f"{os.geteuid()}:{name}".encode()).hexdigest()[:40].encode()
+
+
 def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutError:
     told = gathering.describe_missing(cards)
     culprits = tuple(sorted(gathering.missing(cards)))
@@ -118,7 +123,7 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
 def is_same_user(connection: socket.socket) -> bool:
     """Tell whether the other end of a Unix socket belongs to the user of this process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
 def _visit(gathering: Gathering, address: bytes, card: Any, deadline: float) -> Outcome | None:
@@ -129,7 +134,10 @@ def _visit(gathering: Gathering, address: bytes, card: Any, deadline: float) -> 
         except OSError:
             return None
         if not is_same_user(connection):
-            raise UsageError(f"{gathering.name}: another user holds this meeting place")
+            raise UsageError(
+                f"{gathering.name.split('|')[0]}: another user holds this meeting place\n"
+                "  do       start the job again; if that does not help, tell the administrator of this machine"
+            )
         try:
             connection.send(pickle.dumps(card))
             while not select.select([connection], [], [], _POLL_S)[0]:
@@ -145,9 +153,10 @@ def _visit(gathering: Gathering, address: bytes, card: Any, deadline: float) -> 
         if isinstance(answer, BaseException):
             raise answer
         position, cards = answer
+        (descriptor,) = descriptors
         with contextlib.suppress(OSError):
             connection.send(b"attached")
-        return Outcome(position, cards, descriptors[0])
+        return Outcome(position, cards, descriptor)
 
 
 class _Host:
@@ -191,7 +200,7 @@ class _Host:
             return None
         try:
             return pickle.loads(guest.recv(1 << 20))
-        except (OSError, EOFError):
+        except Exception:  # it has gone, or is no rank: whoever else of this user may have come here by mistake
             guest.close()
             return None
 

@@ -18,6 +18,7 @@ DEFAULT_GRACE_S = 1.0
 DEFAULT_VIRTUAL_MEMORY = "16GiB"
 MAX_VIRTUAL_DEVICES = 64
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_LOOPBACK = "127.0.0.1"
 
 Races = Literal["off", "warn", "raise"]
 StoodInFor = Literal["nccl", "gloo", "mpi"]
@@ -134,7 +135,7 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
     return None
 
 
-def set_placement(rank: int, size: int, port: int) -> None:
+def set_placement(rank: int, size: int, port: int, store: str) -> None:
     """Set what torchrun tells a rank of one host, for code that finds its place by itself.
 
     What a torchrun further out has told is taken away: its ranks are others, and its agent keeps no store for these.
@@ -142,12 +143,35 @@ def set_placement(rank: int, size: int, port: int) -> None:
     Args:
         rank: Number of this process among all.
         size: How many there are.
-        port: For torch's store; 0 when there is none.
+        port: That no other world has; 0 when there is none.
+        store: The file of torch's store.
     """
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == "MASTER_PORT"]:
         del os.environ[name]
     set_environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
-    set_environment(MASTER_ADDR="127.0.0.1", **({"MASTER_PORT": str(port)} if port else {}))
+    set_environment(**master_variables(port, store))
+
+
+def master_variables(port: int, store: str) -> dict[str, str]:
+    """Return the variables that say where ranks of one host meet.
+
+    Args:
+        port: That no other world has; 0 when there is none.
+        store: The file of torch's store.
+    """
+    port_text = {"MASTER_PORT": str(port)} if port else {}
+    return {"MASTER_ADDR": _LOOPBACK, **port_text, "PHALANX_STORE": f"{_LOOPBACK}:{port or ''}:{store}"}
+
+
+def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the file of the store that the launcher keeps for torch (PHALANX_STORE); None when there is none.
+
+    A program that has set MASTER_ADDR or MASTER_PORT since wants to meet elsewhere.
+    """
+    address, _, rest = environment.get("PHALANX_STORE", "").partition(":")
+    port, _, path = rest.partition(":")
+    wanted = (environment.get("MASTER_ADDR", address), environment.get("MASTER_PORT", ""))
+    return path if path and wanted == (address, port) else None
 
 
 def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> Placement:

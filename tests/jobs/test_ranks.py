@@ -46,7 +46,7 @@ def test_ranks_have_the_variables_of_torchrun(tmp_path: Path) -> None:
             "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "2",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
             "OMP_NUM_THREADS": "3",
             "CUDA_VISIBLE_DEVICES": "",
             "A": "b=c",

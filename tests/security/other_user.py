@@ -18,7 +18,7 @@ another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a
 # Python may be where another user can't read: so everything is imported first. A process that has changed its user
 # counts as a privileged one until it says that it is not.
 _BECOMES_ANOTHER = f"""
-import ctypes, faulthandler, fcntl, json, os, signal, socket, stat, struct, subprocess, sys, time
+import ctypes, faulthandler, fcntl, json, os, pickle, signal, socket, stat, struct, subprocess, sys, time
 {{imports}}
 os.chdir("/")
 os.setgroups([])

@@ -20,6 +20,7 @@ from phalanx.bench.cases import Case
 from phalanx.bench.mpi_environments import mpi_command
 from phalanx.bench.worker_torch import serve
 from phalanx.engine import usable_cores
+from phalanx.launch.meeting import is_same_user
 from phalanx.launch.spawn import spawn
 
 _START_TIMEOUT_S = 120.0
@@ -93,9 +94,12 @@ class Team:
             if self._process is not None and self._process.poll() is not None:
                 break
             try:
-                return self._server.accept()[0]
+                connection = self._server.accept()[0]
             except TimeoutError:
                 continue
+            if is_same_user(connection):
+                return connection
+            connection.close()
         told = self._failure
         if self._process is not None and self._process.stderr is not None:
             self._process.kill()

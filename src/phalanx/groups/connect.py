@@ -14,6 +14,7 @@ from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.launch.meeting import Gathering, Outcome, closing, meet
 from phalanx.launch.spawn import WORLD_NAME
+from phalanx.launch.user_secret import make_private
 from phalanx.settings import read_placement, read_settings
 
 # Groups made from the same environment by this process: each gets a name of its own.
@@ -40,7 +41,7 @@ def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> SharedMemor
     if placement is not None:
         number = _connects[placement.meeting]
         _connects[placement.meeting] += 1
-        place = f"{placement.meeting}#{number}"
+        place = f"{make_private(placement.meeting)}#{number}"
         return join(placement.rank, placement.size, place, name=name, timeout_s=limit, is_thread=False)
     return join(0, 1, f"alone {os.getpid()} {id(object())}", name=name, timeout_s=limit, is_thread=False)
 

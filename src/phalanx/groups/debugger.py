@@ -17,6 +17,7 @@ from phalanx.errors import UsageError
 from phalanx.groups.living import living_groups
 from phalanx.launch.context import current_context
 from phalanx.launch.terminal import borrow_terminal
+from phalanx.launch.user_secret import make_private
 from phalanx.settings import read_placement, terminal_desk
 
 
@@ -60,7 +61,7 @@ def _own_place() -> tuple[int, str]:
     if context is not None:
         return context.rank, context.meeting
     placement = read_placement()
-    return (0, f"alone {os.getpid()}") if placement is None else (placement.rank, placement.meeting)
+    return (0, f"alone {os.getpid()}") if placement is None else (placement.rank, make_private(placement.meeting))
 
 
 _claims: dict[str, socket.socket] = {}  # held until the process ends, so that the same rank stops every time

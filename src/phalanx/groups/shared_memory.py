@@ -42,6 +42,7 @@ from phalanx.groups.regrouping import (
 from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context
 from phalanx.launch.meeting import Gathering, Outcome, closing
+from phalanx.launch.user_secret import make_private
 
 # A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
 # Benchmarks call as users do.
@@ -225,7 +226,7 @@ class SharedMemoryGroup(RankEndpoint):
         self._require_open("merge")
         limit = _seconds(timeout_s, self.timeout_s)
         gathering = Gathering(
-            name=f"merge at {place}",
+            name=make_private(f"merge at {place}"),
             # Cards that disagree are complete too: order() refuses them at once.
             is_complete=lambda cards: len(cards) >= min(sizes_in(cards)) or len(sizes_in(cards)) > 1,
             order=order_merged,

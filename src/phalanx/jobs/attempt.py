@@ -11,7 +11,6 @@ import socket
 import time
 
 from phalanx.errors import InternalError
-from phalanx.jobs import store
 from phalanx.jobs.ending import AFTER_FAILURE, WHEN_TIME_IS_UP, Ending, after_signal
 from phalanx.jobs.holdups import Holdups, describe_holdup
 from phalanx.jobs.host import Host
@@ -26,6 +25,7 @@ from phalanx.jobs.summary import describe_activity
 from phalanx.jobs.watch import Watch
 from phalanx.launch import rank_process
 from phalanx.launch.outcome import could_not_start
+from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.terminal import TerminalDesk
 
 _BETWEEN_LOOKS_S = 0.25
@@ -77,7 +77,7 @@ class Attempt:
             cleanup.callback(self._close_ranks)
             cleanup.callback(self._desk.close)
             world = self._watch.open_world(len(self._ranks))
-            listener = cleanup.enter_context(store.listen())
+            rendezvous = cleanup.enter_context(open_rendezvous())
             pipes = cleanup.enter_context(open_pipes(self._ranks))
             self._loop.on(self._host.inbox.fileno(), self._read_signals)
             self._loop.on(self._host.zygote_pidfd, self._lose_zygote)
@@ -85,12 +85,9 @@ class Attempt:
             if not self._await_zygote():
                 return self._outcome
             self._loop.on(self._desk.descriptor(), self._serve_terminal)
-            ranks_job = make_ranks_job(
-                self._job, self._host, listener.getsockname()[1], num_restarts, terminal=self._desk.name
-            )
+            ranks_job = make_ranks_job(self._job, self._host, rendezvous, num_restarts, terminal=self._desk.name)
             report = cleanup.enter_context(self._start(ranks_job, world, pipes))
             self._loop.on(report.fileno(), functools.partial(self._read_report, report))
-            self._loop.on(listener.fileno(), functools.partial(self._start_store, listener, cleanup))
             self._look_after(pipes)
         return self._outcome
 
@@ -271,13 +268,6 @@ class Attempt:
             self._watch.tell_failure(rank, why)
         if not self._ending.has_begun:
             self._ending.begin(AFTER_FAILURE, self._ranks)
-
-    def _start_store(self, listener: socket.socket, cleanup: contextlib.ExitStack) -> None:
-        self._loop.off(listener.fileno())
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._host.zygote.start(store.make_store_job(), [theirs.fileno(), listener.fileno()])
-        cleanup.enter_context(ours)  # its end is the end of the store
 
     def _lose_zygote(self) -> None:
         """The ranks die with the process they were forked from; what they have started comes to us."""

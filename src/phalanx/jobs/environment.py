@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.errors import UsageError
-from phalanx.jobs.store import HOST
+from phalanx.launch.rendezvous import Rendezvous
+from phalanx.settings import master_variables
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -24,13 +25,13 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 
 
 def rank_variables(
-    num_ranks: int, *, port: int, run_id: str, restarts: int, max_restarts: int, nccl_errors: str
+    num_ranks: int, *, rendezvous: Rendezvous, run_id: str, restarts: int, max_restarts: int, nccl_errors: str
 ) -> list[dict[str, str]]:
     """Return what torchrun sets for each rank of one node.
 
     Args:
         num_ranks: How many there are.
-        port: Where the store is.
+        rendezvous: Where torch's own backends meet.
         run_id: Name of the job that no other has.
         restarts: How often the ranks were started before.
         max_restarts: How often they may be.
@@ -44,12 +45,11 @@ def rank_variables(
         "GROUP_WORLD_SIZE": "1",
         "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": size,
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(port),
+        **master_variables(*rendezvous),
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": nccl_errors,
     }
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)} for rank in range(num_ranks)]

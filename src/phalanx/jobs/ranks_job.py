@@ -12,21 +12,24 @@ from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
 from phalanx.jobs.script import RankTask, run_script_rank
 from phalanx.launch import rank_process
+from phalanx.launch.rendezvous import Rendezvous
 
 
-def make_ranks_job(job: Job, host: Host, port: int, num_restarts: int, *, terminal: str) -> rank_process.Job:
+def make_ranks_job(
+    job: Job, host: Host, rendezvous: Rendezvous, num_restarts: int, *, terminal: str
+) -> rank_process.Job:
     """Describe the ranks.
 
     Args:
         job: What was asked for.
         host: Where they will run.
-        port: Where torch's store will be.
+        rendezvous: Where torch's own backends meet.
         num_restarts: How often ranks of this job were started before.
         terminal: Where they ask for the terminal.
     """
     variables = rank_variables(
         job.num_ranks,
-        port=port,
+        rendezvous=rendezvous,
         run_id=host.run_id,
         restarts=num_restarts,
         max_restarts=job.max_restarts,

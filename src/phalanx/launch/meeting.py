@@ -131,7 +131,7 @@ def closing(outcome: Outcome) -> Iterator[int]:
 def _meet(
     gathering: Gathering, card: Any, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]
 ) -> Attached:
-    address = b"\0phalanx-" + hashlib.sha256(f"{os.getuid()}:{gathering.name}".encode()).hexdigest()[:40].encode()
+    address = address_of(gathering.name)
     deadline = time.monotonic() + gathering.timeout_s
     while True:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -154,6 +154,11 @@ def _meet(
         time.sleep(_RETRY_S)
 
 
+def address_of(name: str) -> bytes:
+    """Return the socket that belongs to a name; who does not know the name can't guess it."""
+    return b"\0phalanx-" + hashlib.sha256(f"{os.geteuid()}:{name}".encode()).hexdigest()[:40].encode()
+
+
 def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutError:
     told = gathering.describe_missing(cards)
     culprits = tuple(sorted(gathering.missing(cards)))
@@ -168,7 +173,7 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
 def is_same_user(connection: socket.socket) -> bool:
     """Tell whether the other end of a Unix socket belongs to the user of this process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
 class _Guest:
@@ -185,7 +190,10 @@ class _Guest:
         try:
             self._connection.connect(address)
             if not is_same_user(self._connection):
-                raise UsageError(f"{self._gathering.name}: another user holds this meeting place")
+                raise UsageError(
+                    f"{self._gathering.title}: another user holds this meeting place\n"
+                    "  do       start the job again; if that does not help, tell the administrator of this machine"
+                )
             self._connection.send(pickle.dumps(self._card))
             self._await_host()
             message, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 20, 1)
@@ -289,11 +297,10 @@ class _Host:
                 guest.close()
 
     def _read_card(self, guest: socket.socket) -> Any:
-        try:
+        # It may have gone, or be no rank: whoever else of this user has come here by mistake.
+        with contextlib.suppress(Exception):
             if is_same_user(guest):
                 return pickle.loads(guest.recv(1 << 20))
-        except (OSError, EOFError):
-            pass
         guest.close()
         return None
 

@@ -19,8 +19,8 @@ from phalanx.engine import GroupSegment
 from phalanx.errors import RankFailedError, UsageError
 from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.outcome import Failure, could_not_start, raise_first, rank_failed, too_slow, unpack
-from phalanx.launch.ports import claim_port
 from phalanx.launch.rank_process import Job, Report
+from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.sending import pack
 from phalanx.launch.terminal import foreground_group, give_foreground
 from phalanx.scarcity import in_words
@@ -52,8 +52,8 @@ def run_processes(
     except Exception as error:
         raise UsageError(f"spawn: the function or its arguments can't be sent to the ranks: {error}") from error
     job = make_job(payload, num_ranks, meeting, num_threads)
-    with claim_port() as port, _Watch(num_ranks, segment, limits) as watch:
-        watch.start(dataclasses.replace(job, port=port))
+    with open_rendezvous() as rendezvous, _Watch(num_ranks, segment, limits) as watch:
+        watch.start(dataclasses.replace(job, rendezvous=rendezvous))
         return watch.run(limits.timeout_s)
 
 

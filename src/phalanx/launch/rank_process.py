@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception
+from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 from phalanx.launch.sending import pack, pack_exception
 from phalanx.settings import replace_environment, set_placement
 
@@ -43,8 +44,8 @@ def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoRetu
     try:
         segment, stdin, stdout, stderr, pipe = descriptors
         become_rank(job, (stdin, stdout, stderr))
-        set_placement(rank, job.num_ranks, job.port)
-        set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting))
+        set_placement(rank, job.num_ranks, *job.rendezvous)
+        set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting, job.rendezvous.store))
         report = _run(job)
         code = 0 if report.exception is None else FAILED_EXIT_CODE
         flush_streams()
@@ -75,9 +76,8 @@ class Job:
         meeting: Name of the world's meeting place.
         num_threads: Threads torch may use in each rank.
         entry: What a forked process calls with its rank, the job, its descriptors and the zygote's process id.
-        port: For torch's store, should ranks want one; 0 when there is none.
+        rendezvous: Where torch's own backends meet, should ranks want them.
         num_shared: How many of the job's descriptors are for all ranks; the others are dealt out evenly, in rank order.
-        is_service: Whether it only serves another job, and starts no processes of its own.
     """
 
     num_ranks: int
@@ -89,9 +89,8 @@ class Job:
     meeting: str
     num_threads: int
     entry: Callable[[int, Job, list[int], int], None] = run_rank
-    port: int = 0
+    rendezvous: Rendezvous = NOWHERE
     num_shared: int = 4
-    is_service: bool = False
 
 
 def die_with_parent(parent: int) -> None:

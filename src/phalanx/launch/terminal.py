@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from phalanx.errors import UsageError
-from phalanx.launch.meeting import is_same_user
+from phalanx.launch.meeting import address_of, is_same_user
+from phalanx.launch.user_secret import make_private
 
 _YOURS = b"yours"
 _RETRY_S = 0.05
@@ -113,19 +114,19 @@ def _turn(desk: str) -> Iterator[None]:
         if desk:
             try:
                 connection.connect(f"\0{desk}")
-                answer = connection.recv(len(_YOURS))
+                answer = connection.recv(len(_YOURS)) if is_same_user(connection) else b""
             except OSError as error:
                 raise UsageError(f"the launcher does not lend its terminal: {error}") from None
             if answer != _YOURS:
                 raise UsageError("the launcher does not lend its terminal")
         else:
-            name = f"\0phalanx-terminal-of-session-{os.getuid()}-{os.getsid(0)}"
-            while not _claim(connection, name):
+            name = make_private(f"terminal of session {os.getsid(0)}")
+            while not _claim(connection, address_of(name)):
                 time.sleep(_RETRY_S)
         yield
 
 
-def _claim(connection: socket.socket, name: str) -> bool:
+def _claim(connection: socket.socket, name: bytes) -> bool:
     try:
         connection.bind(name)
     except OSError:  # another rank has it

@@ -255,9 +255,8 @@ class _Zygote:
 
     def _end_orphans(self) -> None:
         """End all children that are no ranks, unless they may belong to ranks that still run."""
-        running = [nursery for nursery in self._nurseries if nursery.ranks]
-        if all(nursery.job.is_service for nursery in running):
-            end_children(keep=self._own.union(pid for nursery in running for pid in nursery.ranks))
+        if not any(nursery.ranks for nursery in self._nurseries):
+            end_children(keep=self._own)
 
 
 def _skip_torchs_housekeeping() -> None:

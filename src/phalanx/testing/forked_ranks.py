@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from phalanx.engine import GroupSegment, create_group_segment
-from phalanx.launch.ports import claim_port
+from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import EXIT_PATIENCE_S, Crew, wait_for_exit
 from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line
-from phalanx.testing.meetings import open_meeting
+from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member, fork_member
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.place import Place, packed, take_part
@@ -32,10 +32,11 @@ def run_forked(
         redirect: Whether ranks print into files of their own.
         terminal: What ranks that are debugged share.
     """
-    with new_world(num_ranks) as segment, open_meeting() as meeting, claim_port() as port:
+    meeting = name_meeting()
+    with new_world(num_ranks) as segment, open_rendezvous() as rendezvous:
 
         def main(rank: int, line: Line) -> None:
-            place = Place(rank, num_ranks, meeting, port)
+            place = Place(rank, num_ranks, meeting, rendezvous)
             line.send(packed(take_part(place, segment.descriptor, line, lambda: run(line))))
 
         crew = fork_crew(main, num_ranks, redirect=redirect, terminal=terminal)

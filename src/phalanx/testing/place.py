@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.launch.context import LaunchContext, current_context, set_process_context
+from phalanx.launch.rendezvous import Rendezvous
 from phalanx.settings import set_placement
 from phalanx.testing import coverage_of_ranks, left_behind
 from phalanx.testing.line import Line
@@ -23,17 +24,17 @@ class Place:
         rank: Its number.
         size: How many there are.
         meeting: Name of the place where the world's later groups meet.
-        port: For MASTER_PORT.
+        rendezvous: Where torch's own backends meet.
     """
 
     rank: int
     size: int
     meeting: str
-    port: int
+    rendezvous: Rendezvous
 
     def context(self, descriptor: int, *, is_thread: bool, line: Line | None = None) -> LaunchContext:
         """Make the context in which phalanx.connect() finds the world's memory."""
-        context = LaunchContext(self.rank, self.size, descriptor, is_thread, self.meeting)
+        context = LaunchContext(self.rank, self.size, descriptor, is_thread, self.meeting, self.rendezvous.store)
         if line is not None:
             context.announce = lambda memory: line.notify("group", descriptor=memory)
             context.tell = line.notify
@@ -44,7 +45,7 @@ class Place:
 def take_part(place: Place, descriptor: int, line: Line, run: Callable[[], RankReport]) -> RankReport:
     """Be a rank for the time of one task."""
     set_process_context(place.context(descriptor, is_thread=False, line=line))
-    set_placement(place.rank, place.size, place.port)
+    set_placement(place.rank, place.size, *place.rendezvous)
     try:
         report = run()
     finally:

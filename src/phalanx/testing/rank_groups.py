@@ -10,7 +10,6 @@ from typing import Any
 from phalanx.errors import UsageError
 from phalanx.groups.connect import connect
 from phalanx.launch.context import LaunchContext, current_context
-from phalanx.testing.meetings import rendezvous_file
 from phalanx.testing.plan import Plan
 from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import dist
@@ -54,7 +53,7 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
         raise UsageError("fixture 'process_group': there is a default process group already")
     dist.init_process_group(
         plan.backend,
-        init_method=f"file://{rendezvous_file(context.meeting)}",
+        init_method=f"file://{context.store}",
         rank=context.rank,
         world_size=context.size,
         timeout=timedelta(seconds=plan.timeout_s),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.errors import InternalError
+from phalanx.launch.meeting import is_same_user
 from phalanx.testing.line import Line
 from phalanx.testing.output import OutputFiles, create_output_files
 from phalanx.testing.stacks import answer_with_stacks
@@ -42,6 +43,8 @@ class Call:
         for name, kind in _KINDS.items():
             ends[name] = socket.socket(socket.AF_UNIX, kind)
             ends[name].connect(f"{self.address}/{name}")
+            if not is_same_user(ends[name]):
+                raise InternalError("another user holds the place where ranks are expected")
             ends[name].sendall(struct.pack("!I", self.rank))
         own = OutputFiles(*(self._reopen(number) for number in (self.files.out, self.files.err, self.files.stacks)))
         if self.redirect:
@@ -88,6 +91,10 @@ class Reception:
                 except TimeoutError:
                     missing = sorted(set(range(self._num_ranks)) - set(ends[name]))
                     raise InternalError(f"ranks {missing} did not start in {_START_S:.0f} s") from None
+                # What comes on these lines is unpickled: everybody can see the name, and only this user may come in.
+                if not is_same_user(connection):
+                    connection.close()
+                    continue
                 (rank,) = struct.unpack("!I", connection.recv(4))
                 ends[name][rank] = connection
         return {rank: Line(ends["channel"][rank], ends["side"][rank]) for rank in range(self._num_ranks)}

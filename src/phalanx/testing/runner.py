@@ -14,7 +14,7 @@ import pytest
 from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import UsageError
 from phalanx.launch.nursery import NotForkableError, ZygoteClient
-from phalanx.launch.ports import claim_port
+from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
 from phalanx.testing.crew import Crew, TaskInterrupted
 from phalanx.testing.debugger import Debugger
 from phalanx.testing.ending import Ending
@@ -22,7 +22,7 @@ from phalanx.testing.examples import on_ranks, unpack
 from phalanx.testing.forked_ranks import fork_crew, run_forked
 from phalanx.testing.inherited import check_fixtures, has_initialised_cuda, wide_fixtures
 from phalanx.testing.line import Line
-from phalanx.testing.meetings import open_meeting
+from phalanx.testing.meetings import name_meeting
 from phalanx.testing.plan import Defaults, Plan
 from phalanx.testing.rank_fixtures import DeferredFixture
 from phalanx.testing.rank_report import RankReport, caught_warnings
@@ -137,9 +137,9 @@ class Runner:
             if plan.gpus is not None:
                 set_up_gpus(plan.gpus)
             # Threads share the recording of warnings: what several ranks warn of is there several times.
-            with claim_port() as port, warnings.catch_warnings(record=True) as caught:
+            with open_rendezvous() as rendezvous, warnings.catch_warnings(record=True) as caught:
                 endings = run_threaded(
-                    run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, port=port
+                    run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, rendezvous=rendezvous
                 )
             for ending in endings[:1]:
                 if ending.report is not None:
@@ -170,9 +170,9 @@ class Runner:
         self._preload(item, plan)
         check_fixtures(values, is_forked=True)
 
-        def prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
-            example, meeting, port = pickle.loads(task)
-            return RankTest(item, values, deferred, inner=inner, example=unpack(example)).run, meeting, port
+        def prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Rendezvous]:
+            example, meeting, rendezvous = pickle.loads(task)
+            return RankTest(item, values, deferred, inner=inner, example=unpack(example)).run, meeting, rendezvous
 
         def start() -> Crew:
             if self.needs_shadow(plan):
@@ -185,10 +185,11 @@ class Runner:
             )
 
         def run(example: bytes) -> Verdict:
-            with open_meeting() as meeting, claim_port() as port:
-                task: Any = (example, meeting, port)
+            meeting = name_meeting()
+            with open_rendezvous() as rendezvous:
+                task: Any = (example, meeting, rendezvous)
                 if self.needs_shadow(plan):
-                    task = make_task(item, values, deferred, meeting, port, example)
+                    task = make_task(item, values, deferred, meeting, rendezvous, example)
                 return judge(ranks.run(pickle.dumps(task), timeout_s=plan.timeout_s), plan.timeout_s)
 
         def run_threads(example: bytes) -> Verdict:
@@ -225,16 +226,18 @@ class Runner:
     def _send(
         self, ranks: WarmRanks, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]
     ) -> list[Ending]:
-        with open_meeting() as meeting, claim_port() as port:
-            task = pickle.dumps(make_task(item, values, deferred, meeting, port))
+        with open_rendezvous() as rendezvous:
+            task = pickle.dumps(make_task(item, values, deferred, name_meeting(), rendezvous))
             return ranks.run(task, timeout_s=plan.timeout_s)
 
-    def _prepare(self, items: Mapping[str, Any], task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
+    def _prepare(
+        self, items: Mapping[str, Any], task: bytes, line: Line
+    ) -> tuple[Callable[[], RankReport], str, Rendezvous]:
         """On a warm rank: make a test of what was sent."""
         sent = pickle.loads(task)
         test = adopt(sent, items)
         test.debug = self._debugger.on_rank(test.item, line)
-        return test.run, sent.meeting, sent.port
+        return test.run, sent.meeting, sent.rendezvous
 
     def needs_shadow(self, plan: Plan) -> bool:
         """Tell whether ranks must be forked from another process than this."""

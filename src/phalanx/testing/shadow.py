@@ -22,6 +22,7 @@ from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.launch import zygote
 from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.rank_process import die_with_parent
+from phalanx.launch.rendezvous import Rendezvous
 from phalanx.testing.crew import Crew
 from phalanx.testing.line import Line
 from phalanx.testing.member import Member
@@ -124,6 +125,6 @@ def serve_session(rank: int, line: Line) -> None:
     serve(rank, line, _prepare)
 
 
-def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
+def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Rendezvous]:
     sent = pickle.loads(task)
-    return adopt(sent, _items).run, sent.meeting, sent.port
+    return adopt(sent, _items).run, sent.meeting, sent.rendezvous

@@ -15,13 +15,14 @@ from collections.abc import Callable
 
 from phalanx.engine import GroupSegment
 from phalanx.launch.context import set_thread_context
+from phalanx.launch.rendezvous import Rendezvous
 from phalanx.launch.threads import RankCancelled
 from phalanx.settings import read_settings
 from phalanx.testing.crew import TaskInterrupted
 from phalanx.testing.ending import Ending
 from phalanx.testing.faults import RankLost
 from phalanx.testing.forked_ranks import new_world
-from phalanx.testing.meetings import open_meeting
+from phalanx.testing.meetings import name_meeting
 from phalanx.testing.place import Place, die_in_groups, disarm_faults, leave_groups
 from phalanx.testing.rank_report import RankReport, report_failure
 from phalanx.testing.sightings import describe
@@ -30,24 +31,34 @@ from phalanx.testing.thread_output import ThreadOutput
 
 
 def run_threaded(
-    run: Callable[[ThreadOutput], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, port: int
+    run: Callable[[ThreadOutput], RankReport],
+    num_ranks: int,
+    *,
+    timeout_s: float,
+    redirect: bool,
+    rendezvous: Rendezvous,
 ) -> list[Ending]:
     """Run the task on that many threads and wait for their end."""
-    with new_world(num_ranks) as segment, open_meeting() as meeting:
-        team = _Team(run, num_ranks, segment, meeting, port)
+    with new_world(num_ranks) as segment:
+        team = _Team(run, num_ranks, segment, name_meeting(), rendezvous)
         with team.output.installed() if redirect else contextlib.nullcontext():
             return team.run(timeout_s)
 
 
 class _Team:
     def __init__(
-        self, run: Callable[[ThreadOutput], RankReport], num_ranks: int, segment: GroupSegment, meeting: str, port: int
+        self,
+        run: Callable[[ThreadOutput], RankReport],
+        num_ranks: int,
+        segment: GroupSegment,
+        meeting: str,
+        rendezvous: Rendezvous,
     ) -> None:
         self._run = run
         self._num_ranks = num_ranks
         self._segment = segment
         self._meeting = meeting
-        self._port = port
+        self._rendezvous = rendezvous
         self.output = ThreadOutput()
         self._changed = threading.Condition()  # guards the endings and the number of ended
         self._endings = [Ending(rank) for rank in range(num_ranks)]
@@ -94,7 +105,7 @@ class _Team:
         return any(ending.report is not None and ending.report.outcome == "failed" for ending in self._endings)
 
     def _be_rank(self, rank: int) -> None:
-        place = Place(rank, self._num_ranks, self._meeting, self._port)
+        place = Place(rank, self._num_ranks, self._meeting, self._rendezvous)
         context = place.context(self._segment.descriptor, is_thread=True)
         context.tell = lambda what: self._plan_loss(rank, what)
         context.ask_gone = self._gone

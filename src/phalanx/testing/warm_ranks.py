@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.engine import GroupSegment
+from phalanx.launch.rendezvous import Rendezvous
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Crew
 from phalanx.testing.ending import Ending
@@ -18,8 +19,8 @@ from phalanx.testing.line import Line, close_descriptor
 from phalanx.testing.place import Place, packed, take_part
 from phalanx.testing.rank_report import RankReport, report_failure
 
-# Turns what was sent into what to run, and says where: `prepare(task) -> (run, meeting, port)`.
-Prepare = Callable[[bytes, Line], tuple[Callable[[], RankReport], str, int]]
+# Turns what was sent into what to run, and says where: `prepare(task) -> (run, meeting, rendezvous)`.
+Prepare = Callable[[bytes, Line], tuple[Callable[[], RankReport], str, Rendezvous]]
 
 
 class WarmRanks:
@@ -89,8 +90,8 @@ def serve(rank: int, line: Line, prepare: Prepare) -> None:
             return
         descriptor = notice[1]
         try:
-            run, meeting, port = prepare(task, line)
-            report = take_part(Place(rank, notice[0][1], meeting, port), descriptor, line, run)
+            run, meeting, rendezvous = prepare(task, line)
+            report = take_part(Place(rank, notice[0][1], meeting, rendezvous), descriptor, line, run)
         except BaseException as error:
             traceback.print_exc()
             report = report_failure(error)

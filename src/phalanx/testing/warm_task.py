@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.errors import UsageError
+from phalanx.launch.rendezvous import Rendezvous
 from phalanx.launch.sending import pack
 from phalanx.settings import copy_environment, replace_environment
 from phalanx.testing.examples import unpack
@@ -38,7 +39,7 @@ class WarmTask:
     random_state: Any
     torch_state: bytes | None
     meeting: str
-    port: int
+    rendezvous: Rendezvous
     example: bytes | None  # of Hypothesis's
 
 
@@ -47,7 +48,7 @@ def make_task(
     values: Mapping[str, Any],
     deferred: Sequence[DeferredFixture],
     meeting: str,
-    port: int,
+    rendezvous: Rendezvous,
     example: bytes | None = None,
 ) -> WarmTask:
     """Prepare a test for sending.
@@ -78,7 +79,7 @@ def make_task(
         random_state=random.getstate(),
         torch_state=torch.get_rng_state().numpy().tobytes() if torch is not None and _has_numpy() else None,
         meeting=meeting,
-        port=port,
+        rendezvous=rendezvous,
         example=example,
     )
 

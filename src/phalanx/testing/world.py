@@ -17,12 +17,12 @@ from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
 from phalanx.launch.context import current_context
 from phalanx.launch.nursery import shared_zygote
-from phalanx.launch.ports import claim_port
+from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
 from phalanx.launch.sending import pack
 from phalanx.testing.crew import Crew
 from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line
-from phalanx.testing.meetings import open_meeting
+from phalanx.testing.meetings import name_meeting
 from phalanx.testing.rank_report import RankReport, report_failure
 from phalanx.testing.terminal import NoTerminal
 from phalanx.testing.thread_output import ThreadOutput
@@ -67,9 +67,9 @@ class World:
         """
         if self.kind == "thread":
             return self._run_threads(function, args, kwargs)
-        with open_meeting() as meeting, claim_port() as port:
+        with open_rendezvous() as rendezvous:
             try:
-                task = pack((function, args, kwargs, meeting, port))
+                task = pack((function, args, kwargs, name_meeting(), rendezvous))
             except Exception as error:
                 raise UsageError(f"the function or its arguments can't be sent to the ranks: {error}") from error
             endings = self._warm.run(task, timeout_s=self._timeout_s)
@@ -103,8 +103,8 @@ class World:
                 return report_failure(error)
             return RankReport("passed")
 
-        with claim_port() as port:
-            endings = run_threaded(run, self.size, timeout_s=self._timeout_s, redirect=True, port=port)
+        with open_rendezvous() as rendezvous:
+            endings = run_threaded(run, self.size, timeout_s=self._timeout_s, redirect=True, rendezvous=rendezvous)
         _show_output(endings)
         self._results(endings)
         return [values.get(rank) for rank in range(self.size)]
@@ -149,8 +149,8 @@ def _serve(rank: int, line: Line) -> None:
     serve(rank, line, _prepare)
 
 
-def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, int]:
-    function, args, kwargs, meeting, port = pickle.loads(task)
+def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Rendezvous]:
+    function, args, kwargs, meeting, rendezvous = pickle.loads(task)
 
     def run() -> RankReport:
         try:
@@ -158,7 +158,7 @@ def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, in
         except BaseException as error:
             return report_failure(error)
 
-    return run, meeting, port
+    return run, meeting, rendezvous
 
 
 def _show_output(endings: list[Ending]) -> None:

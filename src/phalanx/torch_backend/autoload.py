@@ -6,7 +6,12 @@ nothing. Keep it small: every `import torch` in an environment with phalanx pays
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
+
+from phalanx import settings
 
 NAME = "phalanx"
 
@@ -22,6 +27,22 @@ def register() -> None:
     # NCCL stays what torch takes for GPUs when it is not told. Virtual ones are added when they are set up.
     devices = ["cpu"] if torch.version.cuda is None else ["cpu", "cuda"]
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
+    _serve_env_rendezvous()
+
+
+def _serve_env_rendezvous() -> None:
+    """Let init_method env:// find the store of a launcher of phalanx's; torch has no call to replace a method."""
+    handlers: dict[str, Any] = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    torchs_own: Callable[..., Iterator[Any]] = handlers["env"]
+
+    def meet(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
+        if settings.private_store() is None:
+            return torchs_own(url, timeout=timeout, **options)
+        from phalanx.torch_backend.private_store import meet_through_environment
+
+        return meet_through_environment(url, timeout)
+
+    handlers["env"] = meet
 
 
 def register_for_dist2() -> None:

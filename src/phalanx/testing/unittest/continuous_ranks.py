@@ -18,6 +18,7 @@ from typing import Any
 
 from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.context import set_process_context
+from phalanx.launch.rendezvous import NOWHERE
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Crew, wait_for_exit
@@ -125,7 +126,7 @@ class ContinuousRanks:
 
     def _fork(self) -> Crew:
         def main(rank: int, line: Line) -> None:
-            place = Place(rank, self._num_ranks, self._meeting, 0)
+            place = Place(rank, self._num_ranks, self._meeting, NOWHERE)
             _be_rank(self._loop, place, self.rendezvous, self._segment.descriptor, line)
 
         return fork_crew(main, self._num_ranks, redirect=False, terminal=NoTerminal())
@@ -134,7 +135,7 @@ class ContinuousRanks:
         members: list[Member] = []
         for rank in range(self._num_ranks):
             ours, theirs = open_line()
-            place = Place(rank, self._num_ranks, self._meeting, 0)
+            place = Place(rank, self._num_ranks, self._meeting, NOWHERE)
             process = multiprocessing.get_context("spawn").Process(
                 target=_be_started_rank,
                 args=(self._loop, place, self.rendezvous, _Sent(self._segment.descriptor), theirs.channel, theirs.side),

@@ -9,6 +9,7 @@ import torch
 
 from phalanx.engine import GroupSegment, create_group_segment
 from phalanx.launch.context import set_process_context
+from phalanx.launch.rendezvous import NOWHERE
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.settings import read_settings
 from phalanx.testing.crew import Crew, wait_for_exit
@@ -48,7 +49,7 @@ class ProcessRanks:
     def fork(self, call: Callable[[], None]) -> Member:
         """Fork the next rank."""
         rank = len(self._members)
-        place = Place(rank, self._num_ranks, self._meeting, 0)
+        place = Place(rank, self._num_ranks, self._meeting, NOWHERE)
 
         def main(line: Line, _: OutputFiles) -> None:
             set_process_context(place.context(self._segment.descriptor, is_thread=False, line=line))

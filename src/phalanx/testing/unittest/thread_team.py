@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.groups.living import living_groups
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
-from phalanx.launch.ports import claim_port
+from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.unittest import return_codes
@@ -40,9 +40,9 @@ def run_on_threads(call: Callable[[int], Any], num_ranks: int, *, timeout_s: flo
     """
     start = time.monotonic()
     broken: list[SharedMemoryGroup] = []
-    with thread_worlds(), claim_port() as port:
+    with thread_worlds(), open_rendezvous() as rendezvous:
         endings = run_threaded(
-            lambda *_: _be_rank(call, broken), num_ranks, timeout_s=timeout_s, redirect=False, port=port
+            lambda *_: _be_rank(call, broken), num_ranks, timeout_s=timeout_s, redirect=False, rendezvous=rendezvous
         )
     for group in broken:
         group.close()

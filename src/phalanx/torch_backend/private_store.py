@@ -1,0 +1,53 @@
+"""torch's store for ranks that phalanx has started: init_method env:// finds one that only this user can reach.
+
+Elsewhere, and for programs that have set MASTER_ADDR or MASTER_PORT themselves, env:// stays what it is in torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from urllib.parse import parse_qs, urlparse
+
+from phalanx import settings
+from phalanx.errors import UsageError
+from phalanx.torch_backend.untyped import Store, dist
+
+
+def meet_through_environment(url: str, timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
+    """Serve env:// of torch.distributed.rendezvous where a launcher keeps a store.
+
+    Args:
+        url: It may name rank and world_size.
+        timeout: How long operations of the store may take.
+
+    Raises:
+        UsageError: The launcher has gone.
+    """
+    path = settings.private_store()
+    assert path is not None
+    query = parse_qs(urlparse(url).query)
+    placement = settings.read_placement()
+    rank = int(query["rank"][0]) if "rank" in query or placement is None else placement.rank
+    size = int(query["world_size"][0]) if "world_size" in query or placement is None else placement.size
+    yield open_private_store(path, rank, size, timeout), rank, size
+    raise RuntimeError("a rank can't meet the others again in the same process group")
+
+
+def open_private_store(path: str, rank: int, size: int, timeout: timedelta) -> Store:
+    """Open the launcher's store for one process group of all ranks.
+
+    Raises:
+        UsageError: The launcher has gone.
+    """
+    if not os.access(path, os.R_OK | os.W_OK):  # torch would wait for the file to appear
+        raise UsageError(
+            f"the launcher that kept torch's store ({path}) has gone, or this process may not look at it\n"
+            "  do       start the ranks again, or give init_process_group a store or an init_method of your own"
+        )
+    store = dist.FileStore(path)
+    store.set_timeout(timeout)
+    # It outlives process groups. Every rank counts how often it was here, so that the next one finds nothing old.
+    number = store.add(f"phalanx/init/{size}/{rank}", 1)
+    return dist.PrefixStore(f"phalanx/{size}/{number}", store)

@@ -1,0 +1,211 @@
+"""SECURITY.md: places where ranks meet are closed to other users, and other users can't take them first."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.engine import create_symmetric_segment
+from phalanx.errors import UsageError
+from phalanx.launch import user_secret
+from phalanx.launch.meeting import Gathering, Outcome, address_of, is_same_user, meet
+from phalanx.testing.reception import Reception
+from tests.security.other_user import another_user, read_line, run_as_another_user, started_as_another_user
+
+_HOLDS = """
+taken = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in sys.argv[1:]]
+for each, name in zip(taken, sys.argv[1:]):
+    each.bind(bytes.fromhex(name))
+    each.listen(10)
+print("ready", flush=True)
+guest, _ = taken[0].accept()
+guest.settimeout(10)
+print("got", len(guest.recv(1 << 20)), flush=True)
+"""
+
+_KNOCKS = """
+class Evil:
+    def __reduce__(self):
+        return (print, ("code of another user runs",))
+for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+    knock = socket.socket(socket.AF_UNIX, kind)
+    try:
+        knock.connect(bytes.fromhex(sys.argv[1]))
+    except OSError:
+        continue
+    knock.settimeout(1)
+    try:
+        knock.sendall(pickle.dumps(Evil()))
+        answer = knock.recv(1 << 20)
+    except OSError:
+        answer = b""
+    print("answer", answer, flush=True)
+"""
+
+
+def _gathering(name: str, size: int) -> Gathering:
+    return Gathering(
+        name=f"a test|{name}",
+        is_complete=lambda cards: len(cards) == size,
+        order=sorted,
+        create=lambda cards: create_symmetric_segment("test", len(cards), 10),
+        describe_missing=lambda cards: f"only {sorted(cards)} came",
+        timeout_s=30.0,
+    )
+
+
+def _in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+@another_user
+@pytest.mark.slow
+def test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs(capfd: pytest.CaptureFixture[str]) -> None:
+    gathering = _gathering(secrets.token_hex(8), 2)
+    host, results = _in_thread(lambda: meet(gathering, 0))
+    address = address_of(gathering.name)
+    while address[1:].decode() not in Path("/proc/net/unix").read_text():
+        assert host.is_alive()
+    assert run_as_another_user(_KNOCKS, address.hex()).strip() == "answer b''"
+    outcomes = [meet(gathering, 1)]
+    host.join(30)
+    outcomes += results
+    assert sorted(outcome.position for outcome in outcomes if isinstance(outcome, Outcome)) == [0, 1]
+    for outcome in outcomes:
+        os.close(outcome.descriptor)
+    assert "code of another user" not in capfd.readouterr().out
+
+
+@another_user
+@pytest.mark.slow
+def test_a_place_that_another_user_holds_is_told_and_gets_nothing() -> None:
+    gathering = _gathering(secrets.token_hex(8), 2)
+    with started_as_another_user(_HOLDS, address_of(gathering.name).hex()) as process:
+        assert read_line(process) == "ready"
+        with pytest.raises(UsageError, match=r"^a test: another user holds this meeting place"):
+            meet(gathering, 0)
+        assert read_line(process) == "got 0"
+
+
+@another_user
+@pytest.mark.slow
+def test_ranks_of_tests_are_expected_where_no_other_user_is_let_in(capfd: pytest.CaptureFixture[str]) -> None:
+    with Reception(1, redirect=False) as reception:
+        waiting, results = _in_thread(reception.accept)
+        address = reception.calls[0].address
+        for name in ("side", "channel"):
+            assert run_as_another_user(_KNOCKS, f"{address}/{name}".encode().hex()).strip() in ("", "answer b''")
+        program = f"""
+import pickle, sys
+call = pickle.loads(bytes.fromhex({pickle.dumps(reception.calls[0]).hex()!r}))
+line = call.answer()
+line.receive() if hasattr(line, "receive") else sys.stdin.read()
+"""
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as rank:
+            waiting.join(60)
+            assert not waiting.is_alive()
+            assert list(results[0]) == [0]
+            results[0][0].close()
+            rank.communicate(timeout=60)
+        for files in reception.files:
+            files.close()
+    assert "code of another user" not in capfd.readouterr().out
+
+
+_CONNECTS = """
+import phalanx
+with phalanx.connect(timeout_s=20) as group:
+    print(group.all_gather_object(group.rank))
+"""
+
+
+@another_user
+@pytest.mark.slow
+def test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows() -> None:
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
+    guessed = "torchrun:127.0.0.1:29500:none::2#0"
+    names = [address_of(f"connect|{guessed}").hex()]
+    with started_as_another_user(_HOLDS, *names) as process:
+        assert read_line(process) == "ready"
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", _CONNECTS],
+                env={**os.environ, **variables, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        told = [rank.communicate(timeout=60) for rank in ranks]
+    assert [out.strip() for out, _ in told] == ["[0, 1]"] * 2, told
+
+
+def test_the_secret_is_the_users_alone_and_everybody_of_it_gets_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "home" / ".cache" / "phalanx" / "secret"
+    monkeypatch.setattr(user_secret, "_place", lambda: place)
+    old = os.umask(0)
+    try:
+        names: list[str] = []
+        threads = [threading.Thread(target=lambda: names.append(user_secret.make_private("name"))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        os.umask(old)
+    assert len(names) == 8
+    assert len(set(names)) == 1
+    assert len(names[0]) > 60
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    assert [path.name for path in place.parent.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize("flaw", ["readable by others", "link", "short", "folder"])
+def test_a_secret_that_others_may_know_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
+    place = tmp_path / "secret"
+    monkeypatch.setattr(user_secret, "_place", lambda: place)
+    target = tmp_path / "other" if flaw == "link" else place
+    if flaw == "folder":
+        place.mkdir()
+    else:
+        target.write_text("a" * (10 if flaw == "short" else 64))
+        target.chmod(0o644 if flaw == "readable by others" else 0o600)
+    if flaw == "link":
+        place.symlink_to(target)
+    assert user_secret.make_private("name") == "name"
+
+
+def test_where_there_is_no_home_names_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_secret, "_place", lambda: Path("/proc/nonexistent/secret"))
+    assert user_secret.make_private("name") == "name"
+
+
+def test_the_two_ends_of_a_line_belong_to_the_same_user() -> None:
+    for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET):
+        assert is_same_user(each)
+        each.close()

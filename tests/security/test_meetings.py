@@ -83,12 +83,12 @@ def _in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 @pytest.mark.slow
 def test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs(capfd: pytest.CaptureFixture[str]) -> None:
     gathering = _gathering(secrets.token_hex(8), 2)
-    host, results = _in_thread(lambda: meet(gathering, 0))
+    host, results = _in_thread(lambda: meet(gathering, 0, lambda outcome: outcome))
     address = address_of(gathering.name)
     while address[1:].decode() not in Path("/proc/net/unix").read_text():
         assert host.is_alive()
     assert run_as_another_user(_KNOCKS, address.hex()).strip() == "answer b''"
-    outcomes = [meet(gathering, 1)]
+    outcomes = [meet(gathering, 1, lambda outcome: outcome)]
     host.join(30)
     outcomes += results
     assert sorted(outcome.position for outcome in outcomes if isinstance(outcome, Outcome)) == [0, 1]
@@ -104,7 +104,7 @@ def test_a_place_that_another_user_holds_is_told_and_gets_nothing() -> None:
     with started_as_another_user(_HOLDS, address_of(gathering.name).hex()) as process:
         assert read_line(process) == "ready"
         with pytest.raises(UsageError, match=r"^a test: another user holds this meeting place"):
-            meet(gathering, 0)
+            meet(gathering, 0, lambda outcome: outcome)
         assert read_line(process) == "got 0"
 
 

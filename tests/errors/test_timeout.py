@@ -40,7 +40,7 @@ def test_a_timeout_names_the_missing_rank_and_where_it_is(group: SharedMemoryGro
         assert "timed out" in lines[0]
         missing = next(line for line in lines if line.startswith("  missing"))
         assert f"left barrier #1, errors/test_timeout.py:{_line_of('the last common call')}, begun" in missing
-        # Who has raised already waits in the other group: which rank is in the circle with the late one depends on the moment.
+        # Who has raised already waits in the other group: whom the late one waits for depends on the moment.
         assert re.search(r"  cycle    rank \d waits for rank \d in ", text)
         assert re.search(r"rank [02] waits for rank 1 in all_reduce #2", text)
         assert "do       make these calls in the same order on every rank" in text

@@ -6,7 +6,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyp
 DEVICES := $(shell find src/phalanx/devices/native src/phalanx/devices/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench gpu sanitize model stress faults upstream frameworks clean
+.PHONY: demo test check bench gpu sanitize model stress flaky faults upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.devices
@@ -41,6 +41,13 @@ model:
 # 1,000 random kills, 10,000 groups opened and closed, 500 open at once, 256 ranks in one group.
 stress: $(VENV)/.built
 	@$(BIN)/python -m pytest -q tests/stress --whole-stress
+
+# The tests that involve clocks, signals or processes, again and again while all cores are busy. RUNS=30; SUITE=all runs `make test`
+# so, and SUITE='tests/errors -k timeout' what you name.
+RUNS ?= 30
+SUITE ?= processes
+flaky: $(VENV)/.devices
+	@./tests/flaky '$(RUNS)' '$(SUITE)'
 
 # Every operation with every fault on four ranks: does each survivor name the culprit?
 faults: $(VENV)/.built

@@ -56,8 +56,9 @@ def test_bad_input_is_refused(
 def test_too_many_ranks_for_the_open_files_limit_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    command = f"ulimit -n 512; exec {sys.executable} -c 'from phalanx.cli.run import run; run()' -n 100 {script}"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    program = [sys.executable, "-c", "from phalanx.cli.run import run; run()", "-n", "100", str(script)]
+    limited = ["bash", "-c", 'ulimit -n 512; exec "$@"', "bash", *program]
+    result = subprocess.run(limited, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 2
     assert "100 ranks need 900 open files and the limit is 512" in result.stderr
 

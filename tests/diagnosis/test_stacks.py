@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from phalanx.diagnosis.asking import ask_for_stacks
-from phalanx.diagnosis.stacks import parse_stacks, stack_of
+from phalanx.diagnosis.stacks import parse_frame, parse_stacks, stack_of
 from tests.diagnosis.observations import stacks
 
 _GETS_READY = r"""
@@ -40,6 +41,24 @@ def test_a_process_that_got_ready_answers_and_one_that_did_not_is_left_alone() -
         assert list(answers) == ready
         assert " in stand" in answers[ready[0]]
         assert " in stand" in ask_for_stacks(ready)[ready[0]], "and again"
+
+
+def test_files_and_functions_of_any_name_are_read_as_they_are_called(tmp_path: Path) -> None:
+    folder = tmp_path / 'with spaces, "quotes" and ünïcode 漢字 😀'
+    folder.mkdir()
+    (folder / "été.py").write_text("def größe(go_on):\n    go_on()\n")
+    script = f"answer_with_stacks(); sys.path.insert(0, {str(folder)!r}); import été; été.größe(stand)"
+    with _running(script) as pids:
+        (thread,) = parse_stacks(ask_for_stacks(pids)[pids[0]])
+    assert [(frame.file, frame.line) for frame in thread.frames if frame.function == "größe"] == [
+        (str(folder / "été.py"), 2)
+    ]
+
+
+def test_bytes_of_a_file_name_that_are_no_text_stay_escaped() -> None:
+    frame = parse_frame(r'  File "/a\udcff\x0a\xe9/b.py", line 3 in f')
+    assert frame is not None
+    assert frame.file == r"/a\udcff\x0aé/b.py"
 
 
 def test_a_forked_child_answers_only_when_it_gets_ready_itself_and_in_its_own_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from datetime import timedelta
 
@@ -19,17 +20,18 @@ def _line_of(marker: str) -> int:
         return next(number for number, line in enumerate(lines, 1) if line.rstrip().endswith(f"# {marker}"))
 
 
+@pytest.mark.slow
 @worlds(2, 3)
 def test_a_timeout_names_the_missing_rank_and_where_it_is(group: SharedMemoryGroup) -> None:
     """The late rank left a barrier of this group and waits in another group, for those that wait here."""
     other = phalanx.connect()
-    group.set_timeout(0.2)
-    group.barrier(timeout_s=20)  # the last common call
+    group.set_timeout(1)
+    group.barrier(timeout_s=60)  # the last common call
     if group.rank != 1:
         watch = Stopwatch()
         with pytest.raises(phalanx.OperationTimeoutError) as caught:
             group.all_reduce(torch.ones(3))
-        assert 0.19 < watch.seconds() < 2
+        assert watch.seconds() > 0.99
         error, text = caught.value, str(caught.value)
         assert (error.culprits, error.operation, error.sequence) == ((1,), "all_reduce", 2)
         assert isinstance(error, TimeoutError)
@@ -38,7 +40,9 @@ def test_a_timeout_names_the_missing_rank_and_where_it_is(group: SharedMemoryGro
         assert "timed out" in lines[0]
         missing = next(line for line in lines if line.startswith("  missing"))
         assert f"left barrier #1, errors/test_timeout.py:{_line_of('the last common call')}, begun" in missing
-        assert "cycle    rank 0 waits for rank 1 in all_reduce #2" in text
+        # Who has raised already waits in the other group: whom the late one waits for depends on the moment.
+        assert re.search(r"  cycle    rank \d waits for rank \d in ", text)
+        assert re.search(r"rank [02] waits for rank 1 in all_reduce #2", text)
         assert "do       make these calls in the same order on every rank" in text
         assert f"here     rank {group.rank} of {group.size} called all_reduce sum float32 (3,)" in text
     other.barrier()

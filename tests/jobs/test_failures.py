@@ -164,21 +164,21 @@ def test_when_the_time_is_up_every_rank_is_described(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,
         """
-        import sys, time, torch, phalanx
+        import time, torch, phalanx
         group = phalanx.connect()
         if group.rank == 0:
             group.all_reduce(torch.ones(3))
-        if group.rank == 1:
-            sys.exit()
         while True:
             time.sleep(0.01)
         """,
     )
-    script.write_text(script.read_text().replace("sys.exit()", "time.sleep(99)"))
-    result = phalanx_run("-n", 3, "--timeout", "4", "--grace", "0.2", script)
-    assert result.returncode == 124
-    told = result.stderr[result.stderr.index("phalanx run: the job was not done after 4 s") :]
+    for timeout_s in (4, 12, 40):  # as long as it takes to start them: a busy machine may need a while
+        result = phalanx_run("-n", 3, "--timeout", timeout_s, "--grace", "0.2", script)
+        assert result.returncode == 124
+        told = result.stderr[result.stderr.index(f"phalanx run: the job was not done after {timeout_s} s") :]
+        if "rank 0 is in all_reduce" in told and "  rank 1 computes\n" in told:
+            break
     assert re.search(r"rank 0 is in all_reduce #1, .*program.py:5, for ranks 1-2\n", told)
     assert "  rank 1 computes\n" in told
-    assert "phalanx run: ended after 4 s\n" in told
+    assert re.search(r"phalanx run: ended after \d+ s\n", told)
     assert "  exit code   124\n" in told

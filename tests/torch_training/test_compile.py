@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,10 +122,17 @@ def test_a_compiled_ddp_model_trains_like_one_process(rank: int, compiler: str) 
     assert _num_graphs() > 0
 
 
+def _without_folders(text: str) -> str:
+    """Leave out the folders of torch and of the checkout, whatever they are called."""
+    for folder in (Path(torch.__file__).parents[1], Path(__file__).parents[2]):
+        text = text.replace(str(folder), "")
+    return text
+
+
 def test_dynamo_finds_nothing_of_the_backend_below_a_compiled_ddp_model(rank: int) -> None:
     compiled: Any = torch.compile(DistributedDataParallel(_Model()), backend="aot_eager")
     reference.train_spread(compiled, rank)
-    assert [reason for reason in counters["graph_break"] if "phalanx" in reason] == []
+    assert [reason for reason in counters["graph_break"] if "phalanx" in _without_folders(reason)] == []
 
 
 @every_compiler

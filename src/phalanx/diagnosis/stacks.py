@@ -21,7 +21,8 @@ from pathlib import Path
 STACK_SIGNAL = signal.SIGRTMIN + 7
 MEMORY_NAME = "phalanx-stacks"
 _THREAD = re.compile(r"(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]{1,16}).*\(most recent call first\):")
-_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>[0-9]{1,9}) in (?P<function>.*)')
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>[0-9]{1,9}) in (?P<function>.*)')
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 _LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
 _LAUNCHERS = (*(f"{_LIBRARY_FOLDER}/{name}/" for name in ("launch", "jobs", "testing")), "<string>", "<frozen runpy>")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
@@ -96,6 +97,21 @@ def answer_with_stacks(descriptor: int | None = None) -> None:
     faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=False)
 
 
+def parse_frame(line: str) -> Frame | None:
+    """Read a line of faulthandler's about one call; None when it is about something else."""
+    found = _FRAME.fullmatch(line)
+    # It writes in ASCII, with all other characters escaped.
+    return found and Frame(
+        _ESCAPED.sub(_unescape, found["file"]), int(found["line"]), _ESCAPED.sub(_unescape, found["function"])
+    )
+
+
+def _unescape(escaped: re.Match[str]) -> str:
+    code = int(next(filter(None, escaped.groups())), 16)
+    is_text = code > 0x7F and not 0xD800 <= code <= 0xDFFF and code <= 0x10FFFF
+    return chr(code) if is_text else escaped[0]
+
+
 def parse_stacks(text: str) -> list[ThreadStack]:
     """Read answers; of several the last about each thread counts."""
     threads: dict[int, ThreadStack] = {}
@@ -113,8 +129,8 @@ def parse_stacks(text: str) -> list[ThreadStack]:
         if found is not None:
             take()
             head = found
-        elif (call := _FRAME.fullmatch(line)) is not None:
-            frames.append(Frame(call["file"], int(call["line"]), call["function"]))
+        elif (frame := parse_frame(line)) is not None:
+            frames.append(frame)
     take()
     return list(threads.values())
 

@@ -14,14 +14,13 @@ from pathlib import Path
 from types import FrameType
 
 from phalanx.diagnosis import stacks
-from phalanx.diagnosis.stacks import STACK_SIGNAL, is_users
+from phalanx.diagnosis.stacks import STACK_SIGNAL, is_users, parse_frame
 from phalanx.testing.output import OutputFiles
 
 # All threads at once, which may crash a process whose threads come and go: only for ranks that are ended anyway.
 _LAST_WORDS_SIGNAL = STACK_SIGNAL + 1
 _LONGEST_S = 1.0
 _SETTLED_S = 0.05
-_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _OWN_FOLDER = str(Path(__file__).resolve().parent)
 _HIDDEN = (
     _OWN_FOLDER,
@@ -68,14 +67,14 @@ def show_stacks(lines: Iterable[str]) -> str:
         frames.clear()
 
     for line in lines:
-        found = _FRAME.fullmatch(line)
+        found = parse_frame(line)
         if found is None:
             flush()
             if line.strip() and not line.startswith(("Extension modules:", "@")):
                 shown.append(line.replace("most recent call first", "innermost call last"))
-        elif not any(part in found["file"] for part in _HIDDEN):
-            source = linecache.getline(found["file"], int(found["line"])).strip()
-            text = f'  File "{found["file"]}", line {found["line"]}, in {found["function"]}'
+        elif not any(part in found.file for part in _HIDDEN):
+            source = linecache.getline(found.file, found.line).strip()
+            text = f'  File "{found.file}", line {found.line}, in {found.function}'
             frames.append(f"{text}\n    {source}" if source else text)
     flush()
     return "\n".join(shown)
@@ -90,6 +89,6 @@ def show_frame(frame: FrameType) -> str:
 def innermost_place(text: str) -> str:
     """Return file and line of the innermost frame of the main thread that is the user's; empty when unknown."""
     main = text.rpartition("Current thread")[2] or text
-    found = re.findall(r'File "([^"]*)", line (\d+), in', main)
+    found = re.findall(r'File "(.*)", line (\d+), in', main)
     own = [each for each in found if is_users(each[0])] or found
     return "/".join(own[-1][0].split("/")[-2:]) + ":" + own[-1][1] if own else ""

@@ -6,7 +6,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyp
 DEVICES := $(shell find src/phalanx/devices/native src/phalanx/devices/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench gpu sanitize stress faults upstream frameworks clean
+.PHONY: demo test check bench gpu sanitize fuzz stress faults upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.devices
@@ -33,6 +33,11 @@ gpu:
 # The native tests under the thread, the address and the undefined-behaviour sanitizer.
 sanitize:
 	@./native/tests/run thread address undefined
+
+# Arbitrary bytes for the readers of group memory, as long as SECONDS says.
+SECONDS ?= 60
+fuzz:
+	@./native/tests/fuzz '$(SECONDS)'
 
 stress: $(VENV)/.built
 	@$(BIN)/python -m pytest -q tests/stress

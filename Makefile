@@ -6,7 +6,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyp
 DEVICES := $(shell find src/phalanx/devices/native src/phalanx/devices/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench gpu sanitize model stress flaky faults upstream frameworks clean
+.PHONY: demo test check bench gpu sanitize model fuzz stress flaky faults upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.devices
@@ -37,6 +37,11 @@ sanitize:
 # The model of the protocol (native/model/README.md), with spin.
 model:
 	@./native/model/run
+
+# Arbitrary bytes for the readers of group memory, as long as SECONDS says.
+SECONDS ?= 60
+fuzz:
+	@./native/tests/fuzz '$(SECONDS)'
 
 # 1,000 random kills, 10,000 groups opened and closed, 500 open at once, 256 ranks in one group.
 stress: $(VENV)/.built

@@ -53,24 +53,6 @@ std::size_t turn_bytes(const GroupShape& shape, int cores, int crowd) {
 
 }  // namespace
 
-Layout layout_of(const Segment& segment) {
-  const auto refuse = [] { throw std::runtime_error("this is not a segment of this version of phalanx"); };
-  const std::size_t size = segment.size();
-  if (size < sizeof(Header)) refuse();
-  // Whoever has the file may write anything there, at any time: the numbers are copied once, and then checked.
-  const auto load = [](const auto& word) { return __atomic_load_n(&word, __ATOMIC_RELAXED); };
-  const auto& header = *reinterpret_cast<const Header*>(segment.data());
-  const std::uint64_t n = load(header.num_ranks), chunk = load(header.chunk_bytes), eager = load(header.eager_bytes),
-                      bulk = load(header.bulk_bytes);
-  if (load(header.magic) != kMagic || n == 0 || n > kMaxRanks) refuse();
-  // No product can overflow when each part fits the file.
-  const std::uint64_t num_rings = std::max<std::uint64_t>(n * (n - 1), 1);
-  if (chunk > size / (n * kStageSets * kStageBuffers) || bulk > size / (n * kBulkBuffers) || eager > size / num_rings) refuse();
-  const Layout layout(segment.data(), static_cast<int>(n), chunk, eager, bulk);
-  if (layout.total_bytes() != size) refuse();
-  return layout;
-}
-
 thread_local Waiter* Endpoint::waiter = nullptr;
 
 namespace {

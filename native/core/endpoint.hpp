@@ -13,6 +13,7 @@
 #include "journal.hpp"
 #include "layout.hpp"
 #include "peers.hpp"
+#include "reading.hpp"
 #include "segment.hpp"
 #include "shared_writer.hpp"
 #include "spread.hpp"
@@ -34,8 +35,6 @@ struct GroupShape {
 std::size_t group_bytes(const GroupShape& shape);
 // A fresh segment, ready for ranks to attach. Throws OutOfMemory.
 Segment create_group_segment(const GroupShape& shape);
-// Where everything is in a group's segment. Throws std::runtime_error when it is something else.
-Layout layout_of(const Segment& segment);
 
 // How long to try before sleeping: by spinning while cores are to spare, by yielding when they are not.
 struct Patience {

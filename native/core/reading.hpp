@@ -10,8 +10,13 @@
 
 #include "journal.hpp"
 #include "layout.hpp"
+#include "segment.hpp"
 
 namespace phalanx {
+
+// Where everything lies in a group's memory. Throws std::runtime_error when it is none, or of another version, or its sizes
+// contradict each other.
+Layout layout_of(const Segment& segment);
 
 struct EntryFacts {
   Seq seq;

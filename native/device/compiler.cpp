@@ -7,8 +7,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 
 #include "cuda_driver.hpp"
@@ -128,10 +126,17 @@ std::string cache_path(const std::vector<std::string>& options) {
 
 // Only what this user wrote: whoever may write there decides what runs on the GPU.
 std::vector<char> read_kept(const std::string& path) {
+  if (path.empty()) return {};
+  // Opened first: between a look at a name and its opening it could become another file.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0) return {};
   struct stat status{};
-  if (path.empty() || stat(path.c_str(), &status) != 0 || status.st_uid != geteuid() || (status.st_mode & 022) != 0) return {};
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::vector<char> code;
+  if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() && (status.st_mode & 022) == 0)
+    code.resize(static_cast<std::size_t>(status.st_size));
+  const bool is_whole = read(descriptor, code.data(), code.size()) == static_cast<ssize_t>(code.size());
+  close(descriptor);
+  return is_whole ? code : std::vector<char>{};
 }
 
 // Written beside its place and put there in one step; without success nothing is lost but time.

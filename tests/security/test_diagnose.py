@@ -121,6 +121,21 @@ def test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has() -
         assert time.monotonic() - start < 10
 
 
+@another_user
+@pytest.mark.slow
+def test_a_process_that_only_says_that_it_answers_is_not_signalled() -> None:
+    says_so = """
+memory = os.memfd_create(f"phalanx-stacks:{os.getpid()}")
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+    with started_as_another_user(says_so) as process:
+        pid = int(read_line(process))
+        assert ask_for_stacks([pid], timeout_s=0.2) == {}
+        give(process, b"")
+        assert process.wait(60) == 0, "a signal without a handler would have ended it"
+
+
 _HAS_A_GROUP = """
 content = sys.stdin.buffer.read()
 memory = os.memfd_create("phalanx:made by hand", os.MFD_ALLOW_SEALING)

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from phalanx.diagnosis.processes import owner_of
 
@@ -46,15 +47,27 @@ def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return
+    is_ours = owner_of(pid) == os.geteuid()
     for number in numbers:
         found = None
         with contextlib.suppress(OSError):  # closed meanwhile
             # A look at the name first: most descriptors are something else.
-            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"/memfd:{prefix}"):
-                with _pinned(pid, number) as (found, _):
-                    pass
+            name = os.readlink(f"/proc/{pid}/fd/{number}")
+            if name.startswith(f"/memfd:{prefix}"):
+                found = _look_at_ours(pid, number, name) if is_ours else _look_at(pid, number)
         if found is not None and found.name.startswith(prefix):
             yield found
+
+
+def _look_at_ours(pid: int, number: str, name: str) -> MemoryFile:
+    """Describe a file of this user's own process, in half the time: launchers look at thousands."""
+    status = os.stat(f"/proc/{pid}/fd/{number}")
+    return MemoryFile(pid, number, _short(name), (status.st_dev, status.st_ino), status.st_uid)
+
+
+def _look_at(pid: int, number: str) -> MemoryFile | None:
+    with _pinned(pid, number) as (found, _):
+        return found
 
 
 def open_memory_file(wanted: MemoryFile, *, is_writable: bool = False) -> int | None:
@@ -86,23 +99,36 @@ def _pinned(pid: int, number: str) -> Iterator[tuple[MemoryFile | None, int]]:
 
 
 def _describe(pid: int, number: str, pin: int) -> MemoryFile | None:
+    # A process can make a file system of its own, give files there any path, and never answer a question about them. So
+    # the kernel is asked first whether the file is in its own file system of memory files, which nobody can forge.
+    mount, device = _memory_place()
+    if _mount_of(pin) != mount:
+        return None
     status = os.fstat(pin)
     name = os.readlink(f"/proc/self/fd/{pin}")
-    # In a mount namespace of its own a process can give any file any path; the kernel's own file system it can't forge.
-    if not stat.S_ISREG(status.st_mode) or status.st_dev != _memory_device() or not name.startswith("/memfd:"):
+    if not stat.S_ISREG(status.st_mode) or status.st_dev != device or not name.startswith("/memfd:"):
         return None
     # Its process made it, or we did: others' files are none of this process's business.
     if status.st_uid not in (owner_of(pid), os.geteuid()):
         return None
-    name = name.removeprefix("/memfd:").removesuffix(" (deleted)")
-    return MemoryFile(pid, number, name, (status.st_dev, status.st_ino), status.st_uid)
+    return MemoryFile(pid, number, _short(name), (status.st_dev, status.st_ino), status.st_uid)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("/memfd:").removesuffix(" (deleted)")
+
+
+def _mount_of(descriptor: int) -> str:
+    """Return the kernel's number of the mount that a file is in, without asking its file system; empty if not told."""
+    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
 
 
 @functools.cache
-def _memory_device() -> int:
-    """Return the number of the kernel's file system that all memory files are in."""
+def _memory_place() -> tuple[str, int]:
+    """Return the mount and the device that all memory files are in."""
     descriptor = os.memfd_create("phalanx-probe", os.MFD_CLOEXEC)
     try:
-        return os.fstat(descriptor).st_dev
+        return _mount_of(descriptor), os.fstat(descriptor).st_dev
     finally:
         os.close(descriptor)

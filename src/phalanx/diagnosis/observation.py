@@ -152,7 +152,7 @@ def from_json(text: str, source: str) -> Observation:
         check_record(data)
         processes = [ProcessView(**process) for process in data.pop("processes")]
         return Observation(processes=processes, **data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{source}: not a flight record of phalanx") from None

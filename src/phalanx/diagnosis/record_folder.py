@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,10 +48,11 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
     Raises:
         OSError: They can't be written.
     """
-    parts = {path.with_name(f".{path.name}.{os.getpid()}.part"): path for path in files}
+    # Names that nobody can guess, and no file that is there already: others may be able to write to the folder.
+    parts = {path.with_name(f".{path.name}.{secrets.token_hex(8)}.part"): path for path in files}
     try:
         for part, path in parts.items():
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
                 stream.write(files[path])
         for part, path in parts.items():
             part.replace(path)

@@ -34,7 +34,7 @@ def open_private(kind: str) -> Path:
         NoFolderError: There is none.
     """
     folder, other = cached(kind), spare(kind)
-    problem = "the user has no home folder" if folder is None else _make_private(folder)
+    problem = "the user has no home folder" if folder is None else _make_private(folder) or why_not_trusted(folder)
     if folder is not None and not problem:
         return folder
     # Everybody may make things in the folder for temporary files: each part of the path must be ours.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
 from phalanx.timeline.calls import Call, decode_call
 
@@ -175,7 +176,7 @@ class _Reader:
 
     def _read_group(self, record: bytes) -> None:
         _, index, num_ranks, rank, nonce, name = _GROUP.unpack_from(record)
-        if not 0 <= rank < num_ranks:
+        if not 0 <= rank < num_ranks <= MAX_RANKS:
             raise _BadRecord(f"rank {rank} of a group of {num_ranks}")
         self._raw.groups[index] = RawGroup(nonce, _text(name), rank, num_ranks)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,9 +59,9 @@ def write_timeline(folder: Path, *, keep_raw: bool = True) -> Written:
 
 def _write_whole(path: Path, write: Callable[[TextIO], object]) -> None:
     """Write beside it and rename, so that nobody ever sees half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with beside.open("x", encoding="utf-8") as file:
             write(file)
         beside.replace(path)
     except OSError as error:

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from phalanx.scarcity import advice_about
 from phalanx.errors import SharedMemoryError
+from phalanx.scarcity import advice_about
 
 
 @pytest.mark.parametrize(

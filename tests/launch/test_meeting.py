@@ -109,5 +109,7 @@ def test_a_lack_of_memory_is_told_to_everybody() -> None:
 
 
 def test_a_meeting_of_one_does_not_wait() -> None:
-    (outcome,) = _outcomes([meet(_gathering(secrets.token_hex(8), 1, timeout_s=0.001), "alone", lambda outcome: outcome)])
+    (outcome,) = _outcomes(
+        [meet(_gathering(secrets.token_hex(8), 1, timeout_s=0.001), "alone", lambda outcome: outcome)]
+    )
     assert (outcome.position, outcome.cards) == (0, ("alone",))

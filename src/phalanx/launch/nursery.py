@@ -26,6 +26,7 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NU
 _PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.argv[1]))"
 
 
+_END_S = 1.0
 _START_S = 120.0  # for importing torch, and with pytest also the tests
 
 
@@ -93,6 +94,13 @@ class ZygoteClient:
     def is_usable(self) -> bool:
         """Tell whether it still runs and belongs to this process."""
         return self._owner == os.getpid() and self._process.poll() is None
+
+    def was_killed(self) -> bool:
+        """Tell whether a signal has ended it, when its socket has ended."""
+        try:
+            return self._process.wait(timeout=_END_S) < 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def await_ready(self) -> None:
         """Return when it can fork ranks.

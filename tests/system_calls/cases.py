@@ -70,13 +70,15 @@ class Case:
 
 
 def select(role: int, counts: Mapping[str, int], *, is_full: bool) -> Iterator[Case]:
-    """Choose cases: each call with each error at each use; or with all at the first use, and with one at others."""
+    """Choose cases: each call with each error at each use; or with two at its first use and another at its last."""
     for call, errors in ERRORS.items():
         num_uses = counts.get(call, 0)
-        uses = range(1, num_uses + 1) if is_full else sorted({1, min(2, num_uses), num_uses} - {0})
-        for position, use in enumerate(uses if num_uses else ()):
-            chosen = errors if is_full or position == 0 else errors[position % len(errors) :][:1]
-            yield from (Case(role, call, number, use) for number in chosen)
+        if is_full:
+            yield from (Case(role, call, number, use) for use in range(1, num_uses + 1) for number in errors)
+        elif num_uses > 0:
+            yield from (Case(role, call, number, 1) for number in dict.fromkeys((errors[0], errors[-1])))
+            if num_uses > 1:
+                yield Case(role, call, errors[1 % len(errors)], num_uses)
 
 
 def judge(case: Case, result: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Every system call of a job fails, one at a time: the outcome is success, or an error in words on every rank.
 
 Nothing is left behind, nobody waits for a timeout, and no signal ends a rank. `--failing-calls all` tries every error
-at every use of every call; without it, each call fails at its first, second and last use.
+at every use of every call; without it, each call fails at its first use in two ways and at its last in another.
 """
 
 from __future__ import annotations

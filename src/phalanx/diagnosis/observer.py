@@ -86,7 +86,7 @@ class Observer:
             return
         try:
             self._groups[identity] = GroupSegment.attach(descriptor, is_writable=self._is_writable)
-        except (RuntimeError, MemoryError):
+        except (RuntimeError, MemoryError, OSError):
             self._strange.add(identity)
         finally:
             os.close(descriptor)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ import torch
 import phalanx
 from phalanx.launch.rank_process import FAILED_EXIT_CODE, die_with_parent
 from tests import leftovers
+from tests.engine.real_control_groups import new_group
 from tests.run_ranks import Kind, every_kind, run_ranks
 
 _HANGING = """
@@ -164,3 +170,114 @@ def test_a_rank_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == FAILED_EXIT_CODE
+
+
+def _leave_a_daemon() -> int:
+    """Start a process whose parent is gone, in a session of its own, that does not care for SIGTERM; return its id."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(writer, str(os.getpid()).encode())
+            signal.pause()
+        os._exit(0)
+    os.wait()
+    return int(os.read(reader, 100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["returns", "raises", "is killed"])
+def test_daemons_of_a_rank_are_gone_when_spawn_returns(how: str, tmp_path: Path) -> None:
+    def program() -> None:
+        (tmp_path / os.environ["RANK"]).write_text(str(_leave_a_daemon()))
+        if how == "raises":
+            raise LookupError("on purpose")
+        if how == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with contextlib.suppress(LookupError, phalanx.RankFailedError):
+        phalanx.spawn(program, ranks=2, timeout_s=30)
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert pids
+    assert [pid for pid in pids if _is_alive(pid)] == []
+
+
+@pytest.mark.slow
+def test_daemons_of_a_job_do_not_end_while_another_job_of_the_same_process_runs() -> None:
+    """Nobody can tell whose they are; they end with the last of both."""
+
+    def other(path: str) -> int:
+        pid = _leave_a_daemon()
+        Path(path).write_text(str(pid))
+        while Path(path).exists():
+            time.sleep(0.01)
+        return pid if _is_alive(pid) else -pid
+
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "daemon"
+        with ThreadPoolExecutor() as pool:
+            job = pool.submit(phalanx.spawn, other, ranks=1, args=(str(told),), timeout_s=30)
+            assert leftovers.wait_until(lambda: told.exists() and told.read_text() != "", 20)
+            phalanx.spawn(os.getpid, ranks=1, timeout_s=30)
+            told.unlink()
+            (pid,) = job.result()
+    assert pid > 0, "it ran as long as its own job"
+    assert not _is_alive(pid)
+
+
+_LEAKING = """
+import os, resource, sys, phalanx
+phalanx.spawn(os.getpid, ranks=1)
+names = sorted(os.listdir("/proc/self/fd"))
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for most in (len(names) + 3, len(names) + 8, len(names) + 20, 60):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        phalanx.spawn(os.getpid, ranks=600)
+    except OSError as error:
+        print(error.errno, error.strerror)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    assert sorted(os.listdir("/proc/self/fd")) == names, (names, os.listdir("/proc/self/fd"))
+assert len(phalanx.spawn(os.getpid, ranks=2)) == 2
+"""
+
+
+@pytest.mark.slow
+def test_a_spawn_that_has_too_few_descriptors_leaves_none_and_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", _LEAKING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert len(told) == 8
+    assert all(line.startswith(f"{errno.EMFILE} ") and "Too many open files" in line for line in told[::2])
+    assert all("Raise the limit of open files" in line or "limit of open files raised" in line for line in told[1::2])
+
+
+_CROWDED = """
+import os, sys, phalanx
+from pathlib import Path
+folder = Path(sys.argv[1])
+(folder / "cgroup.procs").write_text(str(os.getpid()))
+(before,) = phalanx.spawn(os.getppid, ranks=1)
+(folder / "pids.max").write_text(str(int((folder / "pids.current").read_text()) + 2))
+try:
+    phalanx.spawn(os.getpid, ranks=8)
+except phalanx.RankFailedError as error:
+    print(error, error.culprits, error.signal, error.exit_code)
+(folder / "pids.max").write_text("max")
+(after,) = phalanx.spawn(os.getppid, ranks=1)
+assert before == after, "the process that ranks are forked from has survived"
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_can_not_be_forked_is_named_with_the_limit(tmp_path: Path) -> None:
+    with new_group("pids", tmp_path.name) as group:
+        command = [sys.executable, "-c", _CROWDED, str(group.folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "rank 2 of 8 could not be started: Resource temporarily unavailable (EAGAIN)",
+        "  limit    the control group of this process may have no more processes and threads (pids.max)",
+        "  do       Raise the limit of processes (`ulimit -u`; docker: --pids-limit). (2,) None None",
+    ]

@@ -232,7 +232,7 @@ def test_a_host_of_a_meeting_takes_no_notice_of_who_speaks_otherwise() -> None:
         timeout_s=30.0,
     )
     outcomes: list[Any] = []
-    host = threading.Thread(target=lambda: outcomes.append(meet(gathering, 0)))
+    host = threading.Thread(target=lambda: outcomes.append(meet(gathering, 0, lambda outcome: outcome)))
     host.start()
     while address_of(name)[1:].decode() not in Path("/proc/net/unix").read_text():
         assert host.is_alive()
@@ -242,7 +242,7 @@ def test_a_host_of_a_meeting_takes_no_notice_of_who_speaks_otherwise() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
             stranger.connect(address_of(name))
             stranger.send(content)
-    outcomes.append(meet(gathering, 1))
+    outcomes.append(meet(gathering, 1, lambda outcome: outcome))
     host.join(30)
     assert sorted(outcome.position for outcome in outcomes) == [0, 1]
     for outcome in outcomes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ def diagnose(
     can be left out when only one job runs. The job need not do anything for it: it may hang, or be stopped.
     """
     from phalanx.errors import PhalanxError
+    from phalanx.scarcity import in_words
 
     if watch_s is not None and (is_json or torch_folder is not None or is_list):
         raise click.UsageError("--watch shows text only: leave out --json, --torch and --list")
@@ -48,6 +50,10 @@ def diagnose(
             _show(seen, is_json, short)
     except PhalanxError as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # nobody reads it
+            raise
+        raise click.ClickException(str(in_words(error, "the jobs of this machine can't be looked at"))) from error
 
 
 def _list_jobs() -> None:

@@ -56,14 +56,28 @@ def ask_for_stacks(
     try:
         open_questions = questions
         while time.monotonic() < deadline:
-            open_questions = [question for question in open_questions if question.go_on()]
+            open_questions = [question for question in open_questions if _goes_on(question)]
             if not open_questions:
                 break
             time.sleep(_POLL_S)
-        return {question.pid: text for question in questions if (text := question.text())}
+        return {question.pid: text for question in questions if (text := _text_of(question))}
     finally:
         for question in questions:
             question.close()
+
+
+def _goes_on(question: _Question) -> bool:
+    try:
+        return question.go_on()
+    except OSError:  # this process can't be asked: others can
+        return False
+
+
+def _text_of(question: _Question) -> str:
+    try:
+        return question.text()
+    except OSError:
+        return ""
 
 
 def _memory_of_answer(pid: int) -> MemoryFile | None:

@@ -90,7 +90,7 @@ class Observer:
                 self._strange.add(found.identity)
             else:
                 self._groups[found.identity] = group
-        except (RuntimeError, MemoryError):
+        except (RuntimeError, MemoryError, OSError):
             self._strange.add(found.identity)
         finally:
             os.close(descriptor)

@@ -46,7 +46,7 @@ def _world_rows() -> list[dict[str, Any]]:
         return []
     try:
         return GroupSegment.attach(context.descriptor, is_writable=False).snapshot()
-    except (OSError, RuntimeError):  # the descriptor is closed: a test's world that is over
+    except (OSError, RuntimeError, MemoryError):  # the descriptor is closed: a test's world that is over
         return []
 
 

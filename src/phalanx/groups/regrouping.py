@@ -75,7 +75,7 @@ def meet_in(
     except PhalanxError:
         raise
     except Exception as error:
-        group.fail(f"{gathering.title}: {headline_of(error)}")
+        group.fail(f'{headline_of(error)} (rank {group.rank} of group "{group.name}")')
         raise
 
 

@@ -6,6 +6,7 @@ It takes most of a second to import torch. Whatever the launcher loads and check
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ def start_early(arguments: Sequence[str]) -> None:
     fill_standard_streams()
     if arguments and not any(word.partition("=")[0] in _NOT_YET for word in arguments):
         _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))  # the zygote lets them in for itself
-        _early.append(start_zygote(None))
+        with contextlib.suppress(OSError):  # it is tried again when it is needed, and then said
+            _early.append(start_zygote(None))
         atexit.register(_end_unused)
 
 
@@ -68,6 +70,9 @@ def start_zygote(environment: Mapping[str, str] | None) -> tuple[ZygoteClient, i
     reader, writer = os.pipe()
     try:
         zygote = ZygoteClient(_PROGRAM, environment=environment, output=writer, is_apart=True)
+    except BaseException:
+        os.close(reader)
+        raise
     finally:
         os.close(writer)
     return zygote, reader

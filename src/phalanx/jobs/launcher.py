@@ -16,6 +16,7 @@ from phalanx.jobs.outcome import Outcome
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
 from phalanx.jobs.virtual_gpus import describe_virtual_gpus
+from phalanx.scarcity import in_words
 
 _WRONG_OPTIONS = 2
 
@@ -35,17 +36,17 @@ def run_job(job: Job) -> int:
         if job.log_folder is not None:
             logs = Logs(job.log_folder, job.num_ranks, warn=lambda text: _say(view, text))
             cleanup.callback(logs.close)
-        with open_host(job, view, logs) as host:
-            try:
+        try:
+            with open_host(job, view, logs) as host:
                 outcome = _attempt_until_done(job, host, began)
-            except RefusedError:
-                return _WRONG_OPTIONS
-            except (InternalError, SharedMemoryError, RankFailedError) as error:
-                _say(view, str(error))
-                return 1
-            except OSError as error:  # the launcher's own: what ranks raise is theirs
-                _say(view, f"{error.strerror or error}")
-                return 1
+        except RefusedError:
+            return _WRONG_OPTIONS
+        except (InternalError, SharedMemoryError, RankFailedError) as error:
+            _say(view, str(error))
+            return 1
+        except OSError as error:  # the launcher's own: what ranks raise is theirs
+            _say(view, str(in_words(error, "the launcher can't go on").strerror))
+            return 1
         _tell(job, outcome, view, time.monotonic() - began)
         if job.trace_folder is not None:
             _write_timeline(job.trace_folder, view)

@@ -31,9 +31,14 @@ def adopt_orphans() -> None:
 
 def own_children() -> list[int]:
     """Return the ids of this process's children, dead ones that nobody has waited for too."""
+    return children_of("self")
+
+
+def children_of(pid: int | str) -> list[int]:
+    """Return the ids of a process's children."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for task in Path("/proc/self/task").iterdir():
+        for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):  # the thread ended while we looked
                 found += map(int, (task / "children").read_text().split())
     return found
@@ -67,6 +72,19 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill what a process that adopts orphans has started, daemons too; it is stopped, and must be killed next."""
+    _send(pid, signal.SIGSTOP)  # it shall not start more
+    for _ in range(_SURE_AFTER_LOOKS):
+        todo, found = [pid], list[int]()
+        while todo:
+            below = children_of(todo.pop())
+            todo += below
+            found += below
+        for descendant in found:
+            _send(descendant, signal.SIGKILL)
 
 
 class Undertaker:

@@ -20,7 +20,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from phalanx.errors import OperationTimeoutError, PeerDiedError, PeerError, PeerFailedError, PhalanxError, UsageError
+from phalanx.errors import (
+    OperationTimeoutError,
+    PeerDiedError,
+    PeerError,
+    PeerFailedError,
+    PhalanxError,
+    SharedMemoryError,
+    UsageError,
+)
 from phalanx.launch.exceptions import headline_of
 from phalanx.launch.waiting import is_readable
 from phalanx.scarcity import in_words
@@ -170,6 +178,12 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
     )
 
 
+def blame(gathering: Gathering, rank: int | None, kind: type[PeerError], what: str) -> PeerError:
+    """Make the error for a participant that can't go on."""
+    who = "a rank" if rank is None else f"rank {rank}"
+    return kind(f"{gathering.title}: {who} {what}", culprits=() if rank is None else (rank,))
+
+
 def is_same_user(connection: socket.socket) -> bool:
     """Tell whether the other end of a Unix socket belongs to the user of this process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -184,6 +198,7 @@ class _Guest:
         self._connection = connection
         self._deadline = deadline
         self._card = card
+        self._host: int | None = None  # its rank
 
     def visit(self, address: bytes) -> Outcome | None:
         """Show the card and wait for the memory; None when there is no host (any more) and it is worth another try."""
@@ -203,7 +218,7 @@ class _Guest:
             raise
         if not message:
             return None
-        position, cards = _opened(message)
+        position, cards, self._host = _opened(message)
         if not descriptors:  # the kernel drops what there is no room for
             self._tell("it may not open any more files")
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -228,7 +243,7 @@ class _Guest:
         except ConnectionError:
             detach(attached)
             self._gathering.check()
-            raise PeerDiedError(f"{self._gathering.title}: the rank that made the memory died meanwhile") from None
+            raise blame(self._gathering, self._host, PeerDiedError, "died while the others joined") from None
         except BaseException:
             detach(attached)
             raise
@@ -309,8 +324,9 @@ class _Host:
         memory = self._gathering.create(cards)
         try:
             for guest, its_card in self._guests.items():
+                answer = (cards.index(its_card), cards, self._gathering.rank_of(self._card))
                 with self._noticing_death(its_card):
-                    socket.send_fds(guest, [pickle.dumps((cards.index(its_card), cards))], [memory.descriptor])
+                    socket.send_fds(guest, [pickle.dumps(answer)], [memory.descriptor])
             attached = attach(Outcome(cards.index(self._card), cards, os.dup(memory.descriptor)))
         finally:
             memory.close_descriptor()
@@ -318,12 +334,12 @@ class _Host:
             for guest, its_card in self._guests.items():
                 with self._noticing_death(its_card):
                     self._expect_attached(guest.recv(1 << 16), its_card)
+            for guest in self._guests:
+                with contextlib.suppress(ConnectionError):  # it has died since: the others notice that by themselves
+                    guest.send(pickle.dumps("go"))
         except BaseException:
             detach(attached)
             raise
-        for guest in self._guests:
-            with contextlib.suppress(OSError):  # it has died since: the others notice that by themselves
-                guest.send(pickle.dumps("go"))
         return attached
 
     @contextlib.contextmanager
@@ -340,15 +356,16 @@ class _Host:
             raise self._blame(card, PeerFailedError, f"can't take part: {answer.decode(errors='replace')}")
 
     def _blame(self, card: Any, kind: type[PeerError], what: str) -> PeerError:
-        rank = self._gathering.rank_of(card)
-        who = "a rank" if rank is None else f"rank {rank}"
-        return kind(f"{self._gathering.title}: {who} {what}", culprits=() if rank is None else (rank,))
+        return blame(self._gathering, self._gathering.rank_of(card), kind, what)
 
     def _tell_failure(self, error: BaseException) -> None:
         """Let all guests know, also those at the door, why there is no memory for them."""
         told = error if isinstance(error, PhalanxError) else None
         if told is None:
             told = self._blame(self._card, PeerFailedError, f"can't take part: {headline_of(error)}")
+        own = self._gathering.rank_of(self._card)
+        if isinstance(told, SharedMemoryError) and own is not None:
+            told.culprits = (own,)
         for guest in self._guests:
             with contextlib.suppress(OSError):
                 guest.send(pickle.dumps(told))

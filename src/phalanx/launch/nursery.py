@@ -27,6 +27,7 @@ _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NU
 _PROGRAM = "import sys; from phalanx.launch.zygote import main; main(int(sys.argv[1]))"
 
 
+_END_S = 1.0
 _START_S = 120.0  # for importing torch, and with pytest also the tests
 
 
@@ -100,6 +101,13 @@ class ZygoteClient:
         looks = select.poll()
         looks.register(self._control, 0)
         return bool(looks.poll(0))
+
+    def was_killed(self) -> bool:
+        """Tell whether a signal has ended it, when its socket has ended."""
+        try:
+            return self._process.wait(timeout=_END_S) < 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def await_ready(self) -> None:
         """Return when it can fork ranks.

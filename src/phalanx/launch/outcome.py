@@ -16,6 +16,8 @@ from phalanx.errors import AbortedError, OperationTimeoutError, PeerError, RankF
 from phalanx.launch.rank_process import Report
 from phalanx.scarcity import advice_about
 
+LOST_STATUS = -1  # nobody knows how it ended
+
 
 class RankTraceback(Exception):
     """The traceback of the rank that failed, shown as the cause of what spawn() raises."""
@@ -52,6 +54,8 @@ class Failure:
         """Say in a line what happened."""
         if self.report is not None:
             return self.report.description.splitlines()[0]
+        if self.status == LOST_STATUS:
+            return "lost by the process that ranks are forked from; see its output above"
         if self.status >= 256:
             return f"killed by {_signal_name(self.status - 256)}"
         return f"ended with exit code {self.status} and no result"
@@ -86,7 +90,8 @@ def raise_first(failures: list[Failure], num_ranks: int) -> None:
 
 def rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
     """Make the error for a rank whose own exception can't be raised, or that has none."""
-    verb = "was " if failure.report is None and failure.status >= 256 else ""
+    has_code = 0 <= failure.status < 256
+    verb = "was " if failure.report is None and not has_code else ""
     verb = "raised " if failure.report is not None else verb
     error = RankFailedError(
         f"rank {failure.rank} of {num_ranks} {verb}{failure.headline()}",
@@ -94,7 +99,7 @@ def rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
         num_ranks=num_ranks,
         culprits=(failure.rank,),
     )
-    error.exit_code = failure.status if failure.status < 256 else None
+    error.exit_code = failure.status if has_code else None
     error.signal = failure.status - 256 if failure.status >= 256 else None
     return error
 

@@ -17,8 +17,8 @@ from typing import Any
 from phalanx.diagnosis.observer import Observer
 from phalanx.engine import GroupSegment
 from phalanx.errors import RankFailedError, UsageError
-from phalanx.launch.nursery import shared_zygote
-from phalanx.launch.outcome import Failure, could_not_start, raise_first, rank_failed, too_slow, unpack
+from phalanx.launch.nursery import ZygoteClient, shared_zygote
+from phalanx.launch.outcome import LOST_STATUS, Failure, could_not_start, raise_first, rank_failed, too_slow, unpack
 from phalanx.launch.rank_process import Job, Report
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.sending import pack
@@ -81,6 +81,7 @@ class _Watch:
         self._limits = limits
         self._lost: dict[int, RankFailedError] = {}
         self._selector = selectors.PollSelector()
+        self._zygote: ZygoteClient | None = None
         self._socket: socket.socket | None = None  # from the zygote
         self._pipes: dict[int, int] = {}  # of each rank whose report is not read to its end
         self._parts: dict[int, bytearray] = {rank: bytearray() for rank in range(num_ranks)}
@@ -108,7 +109,8 @@ class _Watch:
                 writers = [self._open_pipe(rank, theirs) for rank in range(self._num_ranks)]
             except OSError as error:
                 raise in_words(error, f"spawn: no descriptors for {self._num_ranks} ranks") from error
-            shared_zygote().start(job, [report, self._segment.descriptor, *streams, *writers])
+            self._zygote = shared_zygote()
+            self._zygote.start(job, [report, self._segment.descriptor, *streams, *writers])
 
     def _open_report(self, theirs: contextlib.ExitStack) -> int:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -178,11 +180,7 @@ class _Watch:
         assert self._socket is not None
         message = self._socket.recv(1 << 20)
         if not message:
-            # The zygote is gone, and its ranks with it.
-            for rank in list(self._running):
-                self._end(rank, 256 + signal.SIGKILL)
-            self._selector.unregister(self._socket)
-            self._is_buried = True
+            self._lose_zygote()
             return
         event = pickle.loads(message)
         if event[0] == "started":
@@ -195,6 +193,15 @@ class _Watch:
             self._is_buried = True
         else:
             self._end(event[1], event[2])
+
+    def _lose_zygote(self) -> None:
+        """The process that ranks were forked from is gone, and its ranks with it; or it has lost touch with them."""
+        assert self._socket is not None
+        self._selector.unregister(self._socket)
+        self._is_buried = True
+        was_killed = self._zygote is not None and self._zygote.was_killed()
+        for rank in list(self._running):
+            self._end(rank, 256 + signal.SIGKILL if was_killed else LOST_STATUS)
 
     def _end(self, rank: int, status: int) -> None:
         self._running.discard(rank)

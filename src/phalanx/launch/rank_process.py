@@ -39,14 +39,19 @@ class Report:
 def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoReturn:
     """Be rank `rank`; `descriptors` are segment, standard streams, and the pipe for the report. Never returns."""
     die_with_parent(zygote)
-    os.setpgid(0, 0)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
+    with contextlib.suppress(OSError):  # the zygote does the same
+        os.setpgid(0, 0)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
     code = FAILED_EXIT_CODE
     try:
         segment, stdin, stdout, stderr, pipe = descriptors
-        become_rank(job, (stdin, stdout, stderr))
-        set_placement(rank, job.num_ranks, *job.rendezvous)
-        set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting, job.rendezvous.store))
-        report = _run(job)
+        try:
+            become_rank(job, (stdin, stdout, stderr))
+            set_placement(rank, job.num_ranks, *job.rendezvous)
+            set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting, job.rendezvous.store))
+        except Exception as error:
+            report = describe_failure(error)
+        else:
+            report = _run(job)
         code = 0 if report.exception is None else FAILED_EXIT_CODE
         flush_streams()
         with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "wb") as stream:  # the caller may have given up

@@ -21,6 +21,7 @@ import selectors
 import signal
 import socket
 import struct
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -77,17 +78,26 @@ def _receive_job(control: socket.socket) -> tuple[Job, list[int]] | None:
     if not letters:  # this process may open no more files
         return None
     descriptors: list[int] = []
-    with socket.socket(fileno=letters[0]) as letter:
-        try:
+    try:
+        with _socket_of(letters[0], socket.SOCK_STREAM) as letter:
             job = _open_letter(letter, descriptors)
             letter.sendall(_LENGTH.pack(0 if job is not None else errno.EMFILE))
-        except (EOFError, OSError):  # its sender could not send it all
-            job = None
+    except (EOFError, OSError):  # it did not come through
+        job = None
     if job is None:
         for descriptor in descriptors:
             os.close(descriptor)
         return None
     return job, descriptors
+
+
+def _socket_of(descriptor: int, kind: int) -> socket.socket:
+    """Make a socket of a descriptor, or close it."""
+    try:
+        return socket.socket(socket.AF_UNIX, kind, 0, fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def _open_letter(letter: socket.socket, descriptors: list[int]) -> Job | None:
@@ -138,13 +148,17 @@ class _Nursery:
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            mine = own[rank * per_rank : (rank + 1) * per_rank]
-            for descriptor in set(own).difference(mine):
-                os.close(descriptor)
-            self.report.close()
-            release()
-            self.job.entry(rank, self.job, [*shared, *mine], zygote)
-            os._exit(1)  # it never returns
+            try:
+                mine = own[rank * per_rank : (rank + 1) * per_rank]
+                for descriptor in set(own).difference(mine):
+                    os.close(descriptor)
+                self.report.close()
+                release()
+                self.job.entry(rank, self.job, [*shared, *mine], zygote)  # it never returns
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
         with contextlib.suppress(OSError):  # the rank does it too: it may have children before we come to it
             os.setpgid(pid, pid)
         self.ranks[pid] = rank
@@ -162,8 +176,11 @@ class _Nursery:
 
     def tell(self, message: tuple[Any, ...]) -> None:
         """Send the caller a message."""
-        with contextlib.suppress(OSError):  # the caller has gone: its end is noticed elsewhere
+        try:
             self.report.send(pickle.dumps(message))
+        except OSError:  # the caller has gone, or it must be told in another way: by the end of the socket
+            with contextlib.suppress(OSError):
+                self.report.shutdown(socket.SHUT_RDWR)
 
 
 def _kill_group(group: int) -> None:
@@ -175,7 +192,7 @@ class _Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._undertaker = Undertaker()
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # needs no descriptor
         self._selector.register(control, selectors.EVENT_READ)
         self._nurseries: list[_Nursery] = []
         self._own = frozenset(own_children())  # of what was imported: no ranks' affair
@@ -207,7 +224,13 @@ class _Zygote:
         if received is None:
             return
         job, descriptors = received
-        nursery = _Nursery(job, socket.socket(fileno=descriptors[0]))
+        try:
+            report = _socket_of(descriptors[0], socket.SOCK_SEQPACKET)
+        except OSError:  # the other end of that socket tells the caller
+            for descriptor in descriptors[1:]:
+                os.close(descriptor)
+            return
+        nursery = _Nursery(job, report)
         signal.set_wakeup_fd(-1)  # children must not write into it
         nursery.start(descriptors[1:], self._release)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())

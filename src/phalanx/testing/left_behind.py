@@ -10,6 +10,8 @@ import threading
 import time
 from pathlib import Path
 
+from phalanx.launch.burial import own_children
+
 _LOOKS, _BETWEEN_LOOKS_S = 20, 0.005
 # Threads of libraries that live as long as their process, by the beginning of their names.
 _LIBRARY_THREADS = (
@@ -38,19 +40,9 @@ def find_threads(before: frozenset[threading.Thread]) -> list[str]:
     ]
 
 
-def child_processes(pid: int) -> list[int]:
-    """Return the ids of a process's children."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += [int(text) for text in (task / "children").read_text().split()]
-    return found
-
-
 def end_child_processes() -> list[str]:
     """End this process's children and say what they were. Those that multiprocessing looks after are not mentioned."""
-    if not child_processes(os.getpid()):
+    if not own_children():
         return []
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
@@ -59,7 +51,7 @@ def end_child_processes() -> list[str]:
                 child.terminate()
                 child.join(1)
     named = []
-    for pid in child_processes(os.getpid()):
+    for pid in own_children():
         command = _command_line(pid)
         if "multiprocessing.resource_tracker" in command or _is_zombie(pid):
             continue

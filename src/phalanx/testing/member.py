@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from phalanx.launch.burial import adopt_orphans, kill_descendants
 from phalanx.launch.rank_process import die_with_parent
 from phalanx.launch.waiting import is_readable
 from phalanx.settings import set_environment_defaults
@@ -56,7 +57,9 @@ class Member:
         return self.status is None and not is_readable(self.watch, 0)
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and to what it has started."""
+        """Send a signal to it and to what it has started; SIGKILL also to daemons that have left its process group."""
+        if number == signal.SIGKILL and self.is_running():
+            kill_descendants(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
         if self.status is None:
@@ -130,6 +133,7 @@ def _be_rank(
     code = FAILED_EXIT_CODE
     try:
         die_with_parent(parent)
+        adopt_orphans()  # so that whoever ends this rank finds all it has started
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)  # Ctrl-C goes to the parent alone, which ends the ranks in good order
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,51 @@
+"""Every system call of a job fails, one at a time: the outcome is success, or an error in words on every rank.
+
+Nothing is left behind, nobody waits for a timeout, and no signal ends a rank. `--failing-calls all` tries every error
+at every use of every call; without it, each call fails at its first use in two ways and at its last in another.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system_calls.cases import judge, select
+from tests.system_calls.page import LAUNCHER, NEWBORN, ZYGOTE, find_compiler
+from tests.system_calls.team import Team
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler for the library that makes calls fail"),
+]
+_LONGEST_CASE_S = 120
+_ROLES = {"launcher": LAUNCHER, "zygote": ZYGOTE, "starting ranks": NEWBORN, "rank 0": 0, "rank 1": 1}
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    team = Team(tmp_path_factory.mktemp("failing_calls"))
+    yield team
+    team.close()
+
+
+@pytest.mark.parametrize("role", list(_ROLES))
+def test_a_call_that_fails_ends_in_words_on_every_rank(
+    role: str, team: Team, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_full = request.config.getoption("--failing-calls") == "all"
+    complaints, num_cases, num_struck = [], 0, 0
+    for case in select(_ROLES[role], team.counts(_ROLES[role]), is_full=is_full):
+        faulthandler.dump_traceback_later(_LONGEST_CASE_S, exit=True)  # the limit is for a case, not for all
+        result = team.run(case)
+        num_cases += 1
+        if result is None:
+            complaints.append(f"{case}: no answer\n{team.last_words()}")
+            continue
+        num_struck += result["struck"] > 0
+        complaints += [f"{case}: {wrong}" for wrong in judge(case, result)]
+    with capsys.disabled():
+        print(f"\n{role}: {num_cases} cases, {num_struck} reached", end=" ")
+    assert not complaints, "\n".join(complaints)
+    assert num_struck > num_cases * 0.7, "most cases must come to the call that fails"

@@ -25,7 +25,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x35786e616c616870;  // "phalanx5": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x36786e616c616870;  // "phalanx6": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation

@@ -26,6 +26,7 @@ from phalanx.groups.coalescing import Coalescing, CombinedWork
 from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.living import add_living
+from phalanx.groups.tensor_gate import open_gate
 from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context
 from phalanx.launch.meeting import Gathering, Outcome, meet
@@ -52,6 +53,7 @@ class SharedMemoryGroup(RankEndpoint):
             RuntimeError: The segment is not a group's, or the rank is taken.
         """
         prepare_engine()
+        open_gate()
         this = weakref.ref(self)
         super().__init__(
             descriptor, rank, is_thread, timeout_s, _LIBRARY_FOLDERS, lambda facts: _explain(this(), facts)

@@ -22,9 +22,10 @@ INTEGERS = (
     torch.uint64,
 )
 HALVES = (torch.float16, torch.bfloat16)
+FLOAT8S = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 FLOATS = (*HALVES, torch.float32, torch.float64)
 COMPLEXES = (torch.complex64, torch.complex128)
-DTYPES = (torch.bool, *INTEGERS, *FLOATS, *COMPLEXES)
+DTYPES = (torch.bool, *INTEGERS, *FLOATS, *COMPLEXES, *FLOAT8S)
 
 _UFUNCS: dict[ReduceOp, Any] = {
     ReduceOp.SUM: numpy.add,
@@ -81,7 +82,7 @@ def reduced(tensors: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:
     """Reduce in rank order, in host memory: the order is fixed, so the bits are."""
     dtype, shape = tensors[0].dtype, tensors[0].shape
     flat = [tensor.cpu().contiguous().reshape(-1) for tensor in tensors]
-    if dtype in HALVES:
+    if dtype in (*HALVES, *FLOAT8S):
         return _fold([tensor.float() for tensor in flat], op).to(dtype).view(shape)
     return _fold(flat, op).view(shape)
 

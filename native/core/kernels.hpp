@@ -15,7 +15,7 @@ struct Reduction {
 };
 
 // destination[i] = sources[0][i] op sources[1][i] op ..., always in this order, so every rank gets the same bits.
-// Half types are added in float32 and rounded once. The destination may be one of the sources.
+// Half and float8 types are added in float32 and rounded once. The destination may be one of the sources.
 void reduce(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources,
             std::size_t count);
 

@@ -43,6 +43,57 @@ inline BrainHalf narrow(BrainHalf, float f) {
   return BrainHalf{static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
 
+// float8 types: kMantissa bits behind an exponent with this bias.
+enum class Beyond { kSaturated, kInfinity, kUnsignedNan };  // what becomes of a sum beyond the largest number
+template <int kMantissa, int kBias, Beyond kBeyond>
+struct Float8 { uint8_t bits; };
+using E4M3 = Float8<3, 7, Beyond::kSaturated>;
+using E5M2 = Float8<2, 15, Beyond::kInfinity>;
+using E4M3Z = Float8<3, 8, Beyond::kUnsignedNan>;
+using E5M2Z = Float8<2, 16, Beyond::kUnsignedNan>;
+struct E8M0 { uint8_t bits; };  // an exponent alone
+
+constexpr float power_of_two(int exponent) { return __builtin_bit_cast(float, static_cast<uint32_t>(127 + exponent) << 23); }
+
+template <int kMantissa, int kBias, Beyond kBeyond>
+inline float widen(Float8<kMantissa, kBias, kBeyond> f) {
+  const uint32_t magnitude = f.bits & 0x7fu, sign = static_cast<uint32_t>(f.bits & 0x80u) << 24;
+  const uint32_t normal = (magnitude << (23 - kMantissa)) + (static_cast<uint32_t>(127 - kBias) << 23);
+  const uint32_t tiny = bits_of(static_cast<float>(static_cast<int32_t>(magnitude)) * power_of_two(1 - kBias - kMantissa));
+  const uint32_t finite = magnitude < (1u << kMantissa) ? tiny : normal;
+  if constexpr (kBeyond == Beyond::kUnsignedNan) return float_of(f.bits == 0x80u ? 0xffc00000u : sign | finite);
+  if constexpr (kBeyond == Beyond::kSaturated) return float_of(sign | (magnitude == 0x7fu ? 0x7fc00000u : finite));
+  const uint32_t special = 0x7f800000u | (magnitude & 3u) << 21;
+  return float_of(sign | (magnitude >= 0x7cu ? special : finite));
+}
+
+template <int kMantissa, int kBias, Beyond kBeyond>
+inline Float8<kMantissa, kBias, kBeyond> narrow(Float8<kMantissa, kBias, kBeyond>, float f) {
+  constexpr int kDropped = 23 - kMantissa;
+  const uint32_t u = bits_of(f), magnitude = u & 0x7fffffffu, sign = (u >> 24) & 0x80u;
+  const uint32_t shifted = magnitude - (static_cast<uint32_t>(127 - kBias) << 23);
+  const uint32_t normal = (shifted + ((1u << (kDropped - 1)) - 1u) + ((shifted >> kDropped) & 1u)) >> kDropped;
+  // The unit of this power of two is the least number: the addition rounds for us.
+  constexpr float kUnit = power_of_two(24 - kBias - kMantissa);
+  const uint32_t tiny = bits_of(float_of(magnitude) + kUnit) - bits_of(kUnit);
+  const uint32_t rounded = magnitude < (static_cast<uint32_t>(128 - kBias) << 23) ? tiny : normal;
+  uint32_t result;
+  if constexpr (kBeyond == Beyond::kUnsignedNan)
+    result = rounded > 0x7fu ? 0x80u : rounded == 0 ? 0u : sign | rounded;
+  else if constexpr (kBeyond == Beyond::kSaturated)
+    result = sign | (magnitude > 0x7f800000u ? 0x7fu : rounded > 0x7eu ? 0x7eu : rounded);
+  else
+    result = sign | (magnitude > 0x7f800000u ? 0x7fu : rounded > 0x7cu ? 0x7cu : rounded);
+  return {static_cast<uint8_t>(result)};
+}
+
+// Only chosen among, so what is narrowed is a power of two or NaN.
+inline float widen(E8M0 f) {
+  const uint32_t finite = f.bits == 0 ? 0x00400000u : static_cast<uint32_t>(f.bits) << 23;
+  return float_of(f.bits == 0xffu ? 0x7fc00000u : finite);
+}
+inline E8M0 narrow(E8M0, float f) { return {static_cast<uint8_t>(bits_of(f) >> 23)}; }
+
 template <class T>
 inline T widen(T value) { return value; }
 template <class T>
@@ -51,6 +102,9 @@ inline T narrow(T, T value) { return value; }
 template <class T> struct Accumulator { using type = T; };
 template <> struct Accumulator<Half> { using type = float; };
 template <> struct Accumulator<BrainHalf> { using type = float; };
+template <int kMantissa, int kBias, Beyond kBeyond>
+struct Accumulator<Float8<kMantissa, kBias, kBeyond>> { using type = float; };
+template <> struct Accumulator<E8M0> { using type = float; };
 
 // Signed overflow wraps, as it does in torch.
 template <class T> struct Unsigned { using type = T; };
@@ -201,6 +255,12 @@ void reduce(const Reduction& how, std::byte* destination, const std::byte* const
     case DType::kBFloat16: return reduce_float<BrainHalf>(PHALANX_ARGUMENTS);
     case DType::kFloat32: return reduce_float<float>(PHALANX_ARGUMENTS);
     case DType::kFloat64: return reduce_float<double>(PHALANX_ARGUMENTS);
+    case DType::kFloat8E4M3: return reduce_float<E4M3>(PHALANX_ARGUMENTS);
+    case DType::kFloat8E5M2: return reduce_float<E5M2>(PHALANX_ARGUMENTS);
+    case DType::kFloat8E4M3Z: return reduce_float<E4M3Z>(PHALANX_ARGUMENTS);
+    case DType::kFloat8E5M2Z: return reduce_float<E5M2Z>(PHALANX_ARGUMENTS);
+    case DType::kFloat8E8M0:
+      return how.op == ReduceOp::kMin ? run<E8M0, Least>(PHALANX_ARGUMENTS) : run<E8M0, Greatest>(PHALANX_ARGUMENTS);
     default: break;
   }
   Reduction parts = how;  // a complex sum is the sum of its parts

@@ -128,7 +128,8 @@ void DeviceOperation::run_pieces(Endpoint& endpoint, const Call& call) const {
 }
 
 // What is read must not lie where the data of others is written to. A rank's own block may: it is read before it is
-// written, by the same thread of the kernel, or not moved at all.
+// written, by the same thread of the kernel, or not moved at all. What is written must not lie under other outputs: such
+// ones are filled aside and stored in their order.
 void DeviceOperation::part_from_targets(const Endpoint& endpoint, const Call& call, Pieces& pieces) const {
   if (operands_.size() == 1) return;
   const std::vector<Region> own = pieces.whole;
@@ -139,6 +140,15 @@ void DeviceOperation::part_from_targets(const Endpoint& endpoint, const Call& ca
     const std::byte* block = form_ == Form::kSingle ? own[blocks].data + rank * bytes : own[blocks].data;
     return block == own[0].data && bytes == own[0].bytes && (form_ == Form::kSingle || blocks == 1 + rank);
   };
+  std::vector<std::size_t> sharing;
+  for (std::size_t i = 0; i < operands_.size(); ++i) {
+    for (std::size_t j = 0; operands_[i].is_written && !pieces.scratch[i] && j < operands_.size(); ++j) {
+      if (j == i || !operands_[j].is_written || pieces.scratch[j] || !overlap(own[i], own[j])) continue;
+      sharing.push_back(i);
+      break;
+    }
+  }
+  for (const std::size_t i : sharing) pieces.stand_in(rank_->gpu(), i);
   for (std::size_t read = 0; read < operands_.size(); ++read) {
     if (operands_[read].is_written || pieces.scratch[read]) continue;
     for (std::size_t written = 0; written < operands_.size(); ++written) {
@@ -173,8 +183,14 @@ void DeviceOperation::store(const Pieces& pieces) const {
   bool is_copied = false;
   for (std::size_t i = 0; i < operands_.size(); ++i) {
     if (!pieces.scratch[i] || !operands_[i].is_written) continue;
-    unpack(*rank_, operands_[i].view, pieces.whole[i].data);
     is_copied = true;
+    const TensorView& view = operands_[i].view;
+    if (!view.is_contiguous()) {
+      unpack(*rank_, view, pieces.whole[i].data);
+      continue;
+    }
+    const auto to = std::bit_cast<CudaPointer>(view.data), from = std::bit_cast<CudaPointer>(pieces.whole[i].data);
+    cuda().check(cuda().copy_on_device(to, from, pieces.whole[i].bytes, rank_->stream()), "copy on the GPU");
   }
   if (is_copied) rank_->finish();
 }

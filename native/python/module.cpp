@@ -128,6 +128,15 @@ NB_MODULE(_native, m) {
   m.def("signal_thread", [](int pid, int thread, int number) { return syscall(SYS_tgkill, pid, thread, number) == 0; },
         "pid"_a, "thread"_a, "number"_a);
   m.def("admit_device_type", &admit_device_type, "dlpack_type"_a, "is_driver_memory"_a = false);
+  m.def("open_gate",
+        [](nb::object judge, nb::object int8, nb::object uint8, nb::list samples) {
+          std::vector<Sample> known;
+          for (nb::handle sample : samples)
+            known.push_back({nb::borrow(sample[0]), nb::cast<std::uint64_t>(sample[1]), nb::cast<std::uint64_t>(sample[2]),
+                             nb::cast<std::uint64_t>(sample[3])});
+          return open_gate(std::move(judge), std::move(int8), std::move(uint8), known);
+        },
+        "judge"_a, "int8"_a, "uint8"_a, "samples"_a);
   m.def("use_cuda", &use_cuda, "driver"_a, "compilers"_a, "cache_folder"_a, "warn"_a);
 
   nb::class_<Segment>(m, "Segment")

@@ -12,9 +12,10 @@ namespace phalanx::python {
 
 // A tensor during an operation. Copies share the piece.
 struct Place {
-  explicit Place(const Tensor& tensor) : data(tensor.view.data), bytes(tensor.view.bytes()) {
-    if (tensor.view.is_contiguous() || tensor.device != kHost) return;
-    piece = std::make_shared<Piece>(tensor.view);
+  // Apart: with memory of its own in any case.
+  explicit Place(const Tensor& tensor, bool is_apart = false) : data(tensor.view.data), bytes(tensor.view.bytes()) {
+    if ((tensor.view.is_contiguous() && !is_apart) || tensor.device != kHost) return;
+    piece = std::make_shared<Piece>(tensor.view, is_apart);
     data = piece->data();
   }
   void load() const {
@@ -31,17 +32,17 @@ struct Place {
 
 struct Places {
   Places() = default;
-  explicit Places(const std::vector<Tensor>& tensors) {
+  explicit Places(const std::vector<Tensor>& tensors, bool is_apart = false) {
     for (const Tensor& tensor : tensors) {
-      const Place place(tensor);
+      const Place place(tensor, is_apart);
       data.push_back(place.data);
       bytes.push_back(place.bytes);
       if (place.piece) places.push_back(place);
     }
   }
   // One tensor cut into consecutive blocks.
-  Places(const Tensor& tensor, PerRank<std::size_t> block_bytes) : bytes(std::move(block_bytes)) {
-    const Place place(tensor);
+  Places(const Tensor& tensor, PerRank<std::size_t> block_bytes, bool is_apart = false) : bytes(std::move(block_bytes)) {
+    const Place place(tensor, is_apart);
     if (place.piece) places.push_back(place);
     std::byte* at = place.data;
     for (std::size_t block : bytes) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../core/collectives/collectives.hpp"
+#include "overlap.hpp"
 #include "places.hpp"
 #include "rank_endpoint.hpp"
 
@@ -133,7 +134,8 @@ nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
     call.size_bytes = all_bytes;
     auto batches = device_batches(objects, tensors, calls);
     call.is_on_device = !batches.empty();
-    return [calls = std::move(calls), places = Places(tensors), batches = std::move(batches)](Endpoint& e) {
+    const Apart apart = find_shared({}, {tensors}, endpoint_->rank());
+    return [calls = std::move(calls), places = Places(tensors, apart.outputs), batches = std::move(batches)](Endpoint& e) {
       for (const DeviceBatch& batch : batches) batch.operation->run(e, batch.call);
       if (!batches.empty()) return;
       constexpr std::size_t kBatchBytes = 256 * 1024;  // small neighbours of one type travel together
@@ -222,7 +224,8 @@ nb::object RankEndpoint::all_gather(const Arguments& args) {
                          " elements, but this rank's input has " + count_text(input));
     describe_sizes(outputs, call);
     auto device = on_device(call, object, {{&input, 1}, true, false}, {outputs, false, true});
-    return [call, in = Place(input), out = Places(outputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}}, {outputs}, endpoint_->rank());
+    return [call, in = Place(input, apart.inputs), out = Places(outputs, apart.outputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
@@ -245,7 +248,9 @@ nb::object RankEndpoint::all_gather_single(const Arguments& args) {
       throw UsageProblem("output has " + count_text(output) + " elements; " + std::to_string(n) +
                          " ranks give " + std::to_string(input.view.count * std::uint64_t(n)));
     auto device = on_device(call, object, {{&input, 1}, true, false}, {{&output, 1}, false, true}, device::Form::kSingle);
-    return [call, in = Place(input), out = Places(output, equal_blocks(input.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
+    const PerRank<std::size_t> blocks = equal_blocks(input.view.bytes(), n);
+    const Apart apart = find_shared({{&input, 1}}, {{&output, 1}, &blocks}, endpoint_->rank());
+    return [call, in = Place(input, apart.inputs), out = Places(output, blocks), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
@@ -280,7 +285,8 @@ nb::object RankEndpoint::gather(const Arguments& args) {
       throw UsageProblem("outputs must NOT be specified on non-destination ranks");
     }
     auto device = on_device(call, object, {{&input, 1}, true, false}, {outputs, false, true});
-    return [call, in = Place(input), out = Places(outputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}}, {outputs}, endpoint_->rank());
+    return [call, in = Place(input, apart.inputs), out = Places(outputs, apart.outputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::gather(e, call, in.data, out.data.data(), in.bytes);
@@ -315,7 +321,8 @@ nb::object RankEndpoint::scatter(const Arguments& args) {
       throw UsageProblem("inputs must NOT be specified on non-source ranks");
     }
     auto device = on_device(call, object, {{&output, 1}, false, true}, {inputs, true, false});
-    return [call, out = Place(output), in = Places(inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({inputs}, {{&output, 1}}, endpoint_->rank());
+    return [call, out = Place(output), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::scatter(e, call, in.data.data(), out.data, out.bytes);
@@ -344,7 +351,8 @@ nb::object RankEndpoint::reduce_scatter(const Arguments& args) {
                          " elements, but this rank's output has " + count_text(output));
     describe_sizes(inputs, call);
     auto device = on_device(call, object, {{&output, 1}, false, true}, {inputs, true, false});
-    return [call, out = Place(output), in = Places(inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({inputs}, {{&output, 1}}, endpoint_->rank());
+    return [call, out = Place(output), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
@@ -370,7 +378,9 @@ nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
       throw UsageProblem("input has " + count_text(input) + " elements; " + std::to_string(n) +
                          " ranks need " + std::to_string(output.view.count * std::uint64_t(n)));
     auto device = on_device(call, object, {{&output, 1}, false, true}, {{&input, 1}, true, false}, device::Form::kSingle);
-    return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
+    const PerRank<std::size_t> blocks = equal_blocks(output.view.bytes(), n);
+    const Apart apart = find_shared({{&input, 1}, &blocks}, {{&output, 1}}, endpoint_->rank());
+    return [call, out = Place(output), in = Places(input, blocks, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
@@ -396,7 +406,8 @@ nb::object RankEndpoint::all_to_all(const Arguments& args) {
     check_list_dtypes(outputs, inputs.front(), "outputs and inputs");
     check_list_dtypes(inputs, inputs.front(), "inputs");
     auto device = on_device(call, input_list[0], {outputs, false, true}, {inputs, true, false});
-    return [call, out = Places(outputs), in = Places(inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({inputs}, {outputs}, endpoint_->rank());
+    return [call, out = Places(outputs, apart.outputs), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
@@ -425,7 +436,8 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     auto device = on_device(call, input_object, {{&output, 1}, false, true, is_even ? nullptr : &output_bytes},
                             {{&input, 1}, true, false, is_even ? nullptr : &input_bytes},
                             is_even ? device::Form::kSingle : device::Form::kList);
-    return [call, out = Places(output, output_bytes), in = Places(input, input_bytes), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}, &input_bytes}, {{&output, 1}, &output_bytes}, endpoint_->rank());
+    return [call, out = Places(output, output_bytes), in = Places(input, input_bytes, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());

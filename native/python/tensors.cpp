@@ -4,6 +4,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <array>
+
 #include "../device/cuda_driver.hpp"
 
 namespace phalanx::python {
@@ -33,13 +36,38 @@ bool is_admitted(int type) { return type > 0 && type < 32 && (admitted_types >> 
 
 std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
 
-// Looked up once per tensor type.
-const ExchangeTable* exchange_table(PyTypeObject* type) {
-  static PyTypeObject* last_type = nullptr;
-  static const ExchangeTable* last_table = nullptr;
-  if (type == last_type) return last_table;
+// What Python has told of torch's tensors. Changed under the interpreter's lock.
+struct Gate {
+  TensorLayout layout;
+  nb::object judge;           // tensor -> what it is, see open_gate
+  nb::object int8, uint8;     // torch's; its types of fewer bits come as these
+  std::array<std::uint64_t, 8> plain_keys{};  // of tensors that were judged to be plain memory
+  std::size_t num_keys = 0;
+
+  bool has_plain_keys(PyObject* tensor) const noexcept {
+    const std::uint64_t keys = layout.keys(tensor);
+    if (keys == plain_keys[0]) [[likely]]
+      return true;
+    return std::ranges::find(plain_keys, keys) != plain_keys.end();
+  }
+  void remember(PyObject* tensor) {
+    if (layout.is_known()) plain_keys[num_keys++ % plain_keys.size()] = layout.keys(tensor);
+  }
+};
+
+Gate& gate() {
+  static Gate& one = *new Gate;
+  return one;
+}
+
+struct KnownType {
+  PyTypeObject* type = nullptr;
+  const ExchangeTable* table = nullptr;
+};
+
+const ExchangeTable* find_exchange_table(PyTypeObject* type) {
   nb::handle type_object(reinterpret_cast<PyObject*>(type));
-  if (!nb::hasattr(type_object, "__dlpack_c_exchange_api__")) return nullptr;
+  if (!nb::hasattr(type_object, "__dlpack_c_exchange_api__") || !nb::hasattr(type_object, "_make_subclass")) return nullptr;
   const nb::object capsule = type_object.attr("__dlpack_c_exchange_api__");
   const auto* table =
       static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
@@ -47,19 +75,26 @@ const ExchangeTable* exchange_table(PyTypeObject* type) {
     PyErr_Clear();
     return nullptr;
   }
-  Py_INCREF(type_object.ptr());  // so that no other type can come to lie at this address
-  last_type = type;
-  last_table = table;
   return table;
 }
 
-DType integer_type(int bits, bool is_signed) {
-  switch (bits) {
-    case 8: return is_signed ? DType::kInt8 : DType::kUInt8;
-    case 16: return is_signed ? DType::kInt16 : DType::kUInt16;
-    case 32: return is_signed ? DType::kInt32 : DType::kUInt32;
-    default: return is_signed ? DType::kInt64 : DType::kUInt64;
+// Looked up once per tensor type, of which a program has few.
+const ExchangeTable* exchange_table(PyTypeObject* type) {
+  static std::array<KnownType, 8> known;
+  static std::size_t num_known = 0;
+  if (known[0].type == type) [[likely]]
+    return known[0].table;
+  for (const KnownType& one : known) {
+    if (one.type == type) return one.table;
   }
+  const ExchangeTable* table = find_exchange_table(type);
+  if (table == nullptr) return nullptr;
+  KnownType& place = known[num_known++ % known.size()];
+  PyTypeObject* gone = place.type;
+  Py_INCREF(type);  // so that no other type can come to lie at this address
+  place = {type, table};
+  Py_XDECREF(gone);
+  return table;
 }
 
 DType opaque_type(int bits) {
@@ -67,25 +102,59 @@ DType opaque_type(int bits) {
     case 8: return DType::kOpaque1;
     case 16: return DType::kOpaque2;
     case 32: return DType::kOpaque4;
-    default: return DType::kOpaque8;
+    case 64: return DType::kOpaque8;
+    case 128: return DType::kOpaque16;
+    default: throw UsageProblem("has elements of " + std::to_string(bits) + " bits, which can't be moved; pass it as bytes");
   }
 }
 
+DType integer_type(int bits, bool is_signed) {
+  switch (bits) {
+    case 8: return is_signed ? DType::kInt8 : DType::kUInt8;
+    case 16: return is_signed ? DType::kInt16 : DType::kUInt16;
+    case 32: return is_signed ? DType::kInt32 : DType::kUInt32;
+    case 64: return is_signed ? DType::kInt64 : DType::kUInt64;
+    default: return opaque_type(bits);
+  }
+}
+
+// Codes that DLPack got after those that nanobind names.
+enum : int { kCodeE4M3 = 10, kCodeE4M3Z = 11, kCodeE5M2 = 12, kCodeE5M2Z = 13, kCodeE8M0 = 14, kCodeFloat4 = 17 };
+
+DType float8_type(int code) {
+  switch (code) {
+    case kCodeE4M3: return DType::kFloat8E4M3;
+    case kCodeE4M3Z: return DType::kFloat8E4M3Z;
+    case kCodeE5M2: return DType::kFloat8E5M2;
+    case kCodeE5M2Z: return DType::kFloat8E5M2Z;
+    case kCodeE8M0: return DType::kFloat8E8M0;
+    default: return DType::kOpaque1;
+  }
+}
+
+// Elements of a known size, or UsageProblem: nothing is guessed.
 DType dtype_of(const nb::dlpack::dtype& type) {
   using Code = nb::dlpack::dtype_code;
+  const int bits = type.bits * type.lanes;
+  if (type.lanes != 1) return type.code == kCodeFloat4 && bits == 8 ? DType::kFloat4x2 : opaque_type(bits);
   switch (static_cast<Code>(type.code)) {
-    case Code::Int: return integer_type(type.bits, true);
-    case Code::UInt: return integer_type(type.bits, false);
-    case Code::Bool: return DType::kBool;
-    case Code::Bfloat: return DType::kBFloat16;
+    case Code::Int: return integer_type(bits, true);
+    case Code::UInt: return integer_type(bits, false);
+    case Code::Bool: return bits == 8 ? DType::kBool : opaque_type(bits);
+    case Code::Bfloat: return bits == 16 ? DType::kBFloat16 : opaque_type(bits);
     case Code::Float:
-      return type.bits == 16 ? DType::kFloat16 : type.bits == 32 ? DType::kFloat32 : DType::kFloat64;
+      return bits == 16 ? DType::kFloat16 : bits == 32 ? DType::kFloat32 : bits == 64 ? DType::kFloat64 : opaque_type(bits);
     case Code::Complex:
-      if (type.bits == 64) return DType::kComplex64;
-      if (type.bits == 128) return DType::kComplex128;
-      return opaque_type(type.bits);
-    default: return opaque_type(type.bits);
+      return bits == 64 ? DType::kComplex64 : bits == 128 ? DType::kComplex128 : bits == 32 ? DType::kComplex32 : opaque_type(bits);
+    default: return bits == 8 ? float8_type(type.code) : opaque_type(bits);
   }
+}
+
+// torch's integers of 1 to 7 bits take a byte each, but are none that could be added.
+DType checked_byte_type(nb::handle object, DType dtype) {
+  const Gate& known = gate();
+  if (!known.judge.is_valid()) return dtype;
+  return object.attr("dtype").is(dtype == DType::kInt8 ? known.int8 : known.uint8) ? dtype : DType::kOpaque1;
 }
 
 bool is_contiguous(const DlTensor& t) {
@@ -100,22 +169,53 @@ bool is_contiguous(const DlTensor& t) {
   return true;
 }
 
-// Contiguous to the letter, also where a dimension of one element would allow any stride: certainly no special view.
-bool is_plain(const DlTensor& t) {
-  if (t.strides == nullptr) return true;
-  std::int64_t expected = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    if (t.strides[i] != expected) return false;
-    expected *= t.shape[i] == 0 ? 1 : t.shape[i];
+struct Dimension {
+  std::int64_t size, stride;
+};
+
+// From the smallest stride on, without those of one element.
+std::vector<Dimension> dimensions_by_stride(const DlTensor& t) {
+  std::vector<Dimension> dimensions;
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] != 1) dimensions.push_back({t.shape[i], t.strides[i]});
   }
-  return true;
+  std::ranges::sort(dimensions, {}, &Dimension::stride);
+  return dimensions;
 }
 
-bool has_overlap(const DlTensor& t) {
-  for (int i = 0; i < t.ndim; ++i) {
-    if (t.shape[i] > 1 && t.strides[i] == 0) return true;
+// The elements between the first and the last, both included; of a tensor that is not empty.
+std::int64_t extent_of(const DlTensor& t) {
+  std::int64_t extent = 1;
+  for (int i = 0; i < t.ndim; ++i) extent += (t.shape[i] - 1) * t.strides[i];
+  return extent;
+}
+
+void visit(const std::vector<Dimension>& dimensions, std::size_t depth, std::int64_t at, std::vector<bool>& seen, bool& is_twice) {
+  if (depth == dimensions.size()) {
+    is_twice = is_twice || seen[std::size_t(at)];
+    seen[std::size_t(at)] = true;
+    return;
   }
-  return false;
+  for (std::int64_t i = 0; i < dimensions[depth].size && !is_twice; ++i)
+    visit(dimensions, depth + 1, at + i * dimensions[depth].stride, seen, is_twice);
+}
+
+// Whether two elements share memory.
+bool has_overlap(const DlTensor& t) {
+  const std::vector<Dimension> dimensions = dimensions_by_stride(t);
+  std::int64_t reach = 0;  // of the dimensions so far
+  bool is_nested = true;   // each dimension steps over all before it
+  for (const Dimension& dimension : dimensions) {
+    if (dimension.size == 0) return false;
+    if (dimension.stride == 0) return true;
+    is_nested = is_nested && dimension.stride > reach;
+    reach += (dimension.size - 1) * dimension.stride;
+  }
+  if (is_nested) return false;
+  std::vector<bool> seen(std::size_t(reach) + 1);
+  bool is_twice = false;
+  visit(dimensions, 0, 0, seen, is_twice);
+  return is_twice;
 }
 
 [[noreturn]] void refuse_object(nb::handle object, const char* role) {
@@ -134,9 +234,39 @@ int device_of(nb::handle object, const DlTensor& t, const char* role) {
                      "pass tensor.cpu(), or make a group for that device");
 }
 
-void check_lazy_bits(nb::handle object, const char* role) {
-  if (nb::cast<bool>(object.attr("is_conj")()))
-    throw UsageProblem(std::string(role) + " is a lazy conjugate view; pass tensor.resolve_conj()");
+[[noreturn]] void refuse_unreadable(const char* role) {
+  nb::python_error error;
+  const std::string told = error.what();
+  throw UsageProblem(std::string(role) + " can't be used: " + told.substr(0, told.find('\n')));
+}
+
+[[noreturn]] void refuse_freed(nb::handle object, const char* role, std::uint64_t bytes) {
+  const std::string held = nb::cast<std::string>(nb::str(object.attr("untyped_storage")().attr("nbytes")()));
+  throw UsageProblem(std::string(role) + " needs " + std::to_string(bytes) + " bytes of memory, but its storage has " + held +
+                     ": it was resized or freed; give it its memory back before you pass it");
+}
+
+// What a tensor is that is not known to be plain memory.
+struct Verdict {
+  nb::object instead;  // the tensor that holds its data, if that is another
+  Lazy lazy = Lazy::kNone;
+};
+
+Verdict judge(nb::handle object, const char* role) {
+  Gate& known = gate();
+  if (!known.judge.is_valid()) return {};
+  const nb::object told = known.judge(object);
+  if (nb::isinstance<nb::str>(told)) throw UsageProblem(std::string(role) + " " + nb::cast<std::string>(told));
+  if (!nb::isinstance<nb::int_>(told)) return {told, Lazy::kNone};
+  const auto lazy = static_cast<Lazy>(nb::cast<int>(told));
+  if (lazy == Lazy::kNone) known.remember(object.ptr());
+  return {nb::object(), lazy};
+}
+
+void set_lazy(Tensor& tensor, Lazy lazy, const char* role) {
+  if (tensor.device != kHost || !can_be_lazy(tensor.view.dtype))
+    throw UsageProblem(std::string(role) + " is a lazy conjugate or negative view; pass tensor.resolve_conj().resolve_neg()");
+  tensor.view.lazy = lazy;
 }
 
 }  // namespace
@@ -148,34 +278,59 @@ void admit_device_type(int dlpack_type, bool is_driver_memory) {
   has_driver_memory = is_driver_memory;
 }
 
+bool open_gate(nb::object judge, nb::object int8, nb::object uint8, const std::vector<Sample>& samples) {
+  Gate& opened = gate();
+  opened.judge = std::move(judge);
+  opened.int8 = std::move(int8);
+  opened.uint8 = std::move(uint8);
+  opened.num_keys = 0;
+  if (!opened.layout.learn(samples)) return false;
+  opened.plain_keys.fill(opened.layout.keys(samples.front().tensor.ptr()));
+  return true;
+}
+
 Tensor view_tensor(nb::handle object, const char* role, Use use) {
   const ExchangeTable* table = exchange_table(object.ptr()->ob_type);
   if (table == nullptr) refuse_object(object, role);
-  DlTensor t;
-  if (table->view_from_python(object.ptr(), &t) != 0) {
-    nb::python_error error;
-    const std::string told = error.what();
-    throw UsageProblem(std::string(role) + " can't be used: " + told.substr(0, told.find('\n')));
+  const TensorLayout& layout = gate().layout;
+  Lazy lazy = Lazy::kNone;
+  if (!layout.is_known() || !gate().has_plain_keys(object.ptr())) [[unlikely]] {
+    const Verdict verdict = judge(object, role);
+    if (verdict.instead.is_valid()) return view_tensor(verdict.instead, role, use);  // lives as long as the object
+    lazy = verdict.lazy;
   }
+  DlTensor t;
+  if (table->view_from_python(object.ptr(), &t) != 0) refuse_unreadable(role);
   Tensor result;
   result.device = device_of(object, t, role);
   TensorView& view = result.view;
   view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
-  view.dtype = dtype_of(t.dtype);
-  if (is_complex(view.dtype)) check_lazy_bits(object, role);
+  try {
+    view.dtype = dtype_of(t.dtype);
+  } catch (const UsageProblem& problem) {
+    throw UsageProblem(std::string(role) + " " + problem.what());
+  }
+  if (view.dtype == DType::kInt8 || view.dtype == DType::kUInt8) view.dtype = checked_byte_type(object, view.dtype);
   view.count = 1;
   result.num_dims = static_cast<std::uint32_t>(t.ndim);
   for (int i = 0; i < t.ndim; ++i) {
     view.count *= static_cast<std::uint64_t>(t.shape[i]);
     if (i < static_cast<int>(kShapeDims)) result.shape[i] = static_cast<std::uint64_t>(t.shape[i]);
   }
-  if (is_plain(t)) [[likely]]
+  if (lazy != Lazy::kNone) [[unlikely]]
+    set_lazy(result, lazy, role);
+  const bool is_one_piece = is_contiguous(t);
+  const std::uint64_t reach = is_one_piece ? view.bytes() : std::uint64_t(extent_of(t)) * item_bytes(view.dtype);
+  if (view.count != 0 && layout.is_known() && !layout.is_inside(object.ptr(), view.data, reach)) [[unlikely]]
+    refuse_freed(object, role, reach);
+  if (is_one_piece && lazy == Lazy::kNone) [[likely]]
     return result;
-  if (nb::cast<bool>(object.attr("is_neg")()))
-    throw UsageProblem(std::string(role) + " is a lazy negative view; pass tensor.resolve_neg()");
-  if (is_contiguous(t)) return result;
-  if (use == Use::kWrite && has_overlap(t))
+  if (use == Use::kWrite && !is_one_piece && has_overlap(t))
     throw UsageProblem(std::string(role) + " is an expanded view whose elements share memory; pass tensor.contiguous()");
+  if (t.ndim == 0) {
+    view.shape = view.strides = {1};
+    return result;
+  }
   view.shape.assign(t.shape, t.shape + t.ndim);
   view.strides.assign(t.strides, t.strides + t.ndim);
   return result;
@@ -201,11 +356,12 @@ std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use) {
 }
 
 const char* dtype_name(DType dtype) noexcept {
-  static constexpr const char* names[] = {"bool",    "int8",    "uint8",    "int16",   "uint16",  "int32",     "uint32",
-                                          "int64",   "uint64",  "float16",  "bfloat16", "float32", "float64",   "complex64",
-                                          "complex128", "8-bit", "16-bit", "32-bit", "64-bit", "unknown"};
-  static_assert(std::size(names) == static_cast<std::size_t>(DType::kCount) + 1);
-  return names[std::min(static_cast<std::size_t>(dtype), static_cast<std::size_t>(DType::kCount))];
+  static constexpr const char* names[] = {
+      "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+      "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+      "float8_e8m0fnu", "float4_e2m1fn_x2", "complex32", "8-bit", "16-bit", "32-bit", "64-bit", "128-bit"};
+  static_assert(std::size(names) == std::size_t(DType::kCount));
+  return dtype < DType::kCount ? names[static_cast<std::size_t>(dtype)] : "unknown";
 }
 
 void describe(const Tensor& tensor, Call& call) noexcept {

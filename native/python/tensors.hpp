@@ -12,6 +12,7 @@
 
 #include "../core/call.hpp"
 #include "../core/strided.hpp"
+#include "tensor_layout.hpp"
 
 namespace phalanx::python {
 
@@ -37,7 +38,12 @@ enum class Use { kRead, kWrite };
 // driver in use, which other processes can open.
 void admit_device_type(int dlpack_type, bool is_driver_memory);
 
-// Throws UsageProblem for anything that is neither a CPU tensor, nor a CUDA tensor where CUDA is used, nor of an admitted
+// Set what decides about tensors that are not known to be plain memory. `judge(tensor)` returns 0 for plain memory, the bits of Lazy
+// for a lazy view of it, the tensor that holds the data instead, or the text of a refusal. The samples are plain tensors.
+// Returns whether torch's layout was learned from them: else every tensor is judged.
+bool open_gate(nb::object judge, nb::object int8, nb::object uint8, const std::vector<Sample>& samples);
+
+// The gate through which every tensor enters the engine. Throws UsageProblem for anything that is neither a CPU tensor, nor a CUDA tensor where CUDA is used, nor of an admitted
 // type, naming it by `role`.
 Tensor view_tensor(nb::handle object, const char* role, Use use);
 std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use);

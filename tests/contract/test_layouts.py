@@ -166,13 +166,31 @@ def test_an_expanded_tensor_can_be_given_but_not_filled(group: SharedMemoryGroup
 
 
 @worlds(2)
-def test_lazy_views_are_refused(group: SharedMemoryGroup) -> None:
-    """A conjugate or negative view has other values than its memory."""
+def test_elements_that_share_memory_can_be_given_but_not_filled(group: SharedMemoryGroup) -> None:
+    windows = torch.arange(5.0).as_strided((4, 2), (1, 1))
+    outputs = [torch.zeros(4, 2) for _ in range(group.size)]
+    group.all_gather(outputs, windows)
+    same(torch.stack(outputs), torch.stack([windows, windows]))
+    with pytest.raises(phalanx.UsageError, match="elements share memory"):
+        group.all_reduce(windows)
+    columns = torch.zeros(10).as_strided((4, 2), (2, 3))  # at even and at odd places: no two share memory
+    columns += 1
+    group.all_reduce(columns)
+    same(columns, torch.full((4, 2), 2.0))
+
+
+@pytest.mark.host_memory("on a GPU they are refused")
+@worlds(2)
+def test_lazy_views_are_moved_as_they_read(group: SharedMemoryGroup) -> None:
+    """A conjugate or negative view has other values than its memory, in plain layouts too."""
     number = torch.tensor([1 + 2j])
-    with pytest.raises(phalanx.UsageError, match="resolve_conj"):
-        group.all_reduce(number.conj())
-    negative = number.conj().imag  # -2, stored as 2 with a flag
+    group.all_reduce(number.conj())
+    same(number, torch.tensor([2 + 4j]))
+    negative = number.conj().imag  # -4, stored as 4 with a flag
     assert negative.is_neg()
     outputs = [torch.zeros(1) for _ in range(group.size)]
-    with pytest.raises(phalanx.UsageError, match="resolve_neg"):
-        group.all_gather(outputs, negative)
+    group.all_gather(outputs, negative)
+    same(torch.stack(outputs), torch.full((2, 1), -4.0))
+    memory = torch.zeros(3)
+    group.broadcast(torch._neg_view(memory) if group.rank else torch.arange(3.0), 0)
+    same(memory, -torch.arange(3.0) if group.rank else torch.zeros(3))

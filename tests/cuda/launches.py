@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 KERNELS = Path(__file__).parents[2] / "native" / "device" / "kernels"
-PARTS = ("pieces", "reduce", "copy", "strided")  # in the order of CMakeLists.txt
+PARTS = ("pieces", "float8", "reduce", "copy", "strided")  # in the order of CMakeLists.txt
 _PLAN_WORDS = 480
 _THREADS = 512
 

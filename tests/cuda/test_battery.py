@@ -21,6 +21,7 @@ _PARTS = (
     "gather_and_scatter",
     "layouts",
     "messages",
+    "overlaps",
     "split",
     "threads",
     "work",

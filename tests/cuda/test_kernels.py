@@ -10,14 +10,15 @@ import phalanx
 from phalanx import ReduceOp
 from tests.checks import same
 from tests.cuda.launches import Entry, SimulatedGpu
-from tests.reference import FLOATS, HALVES, INTEGERS, ops_of, reduced, values
+from tests.reference import COMPLEXES, FLOAT8S, FLOATS, HALVES, INTEGERS, ops_of, reduced, values
 from tests.run_ranks import run_ranks
 
-# The numbers of core/types.hpp.
-TYPES = (torch.bool, *INTEGERS, *FLOATS)
+# The numbers of core/types.hpp; complex numbers are reduced as their parts.
+TYPES = (torch.bool, *INTEGERS, *FLOATS, *COMPLEXES, *FLOAT8S, torch.float8_e8m0fnu)
+NARROW = (*HALVES, *FLOAT8S)
 PREMUL_SUM = 8
 NUMBERS_OF_SOURCES = (1, 2, 3, 4, 5, 8, 9)
-COMBINATIONS = [(dtype, op) for dtype in TYPES for op in ops_of(dtype)]
+COMBINATIONS = [(dtype, op) for dtype in (torch.bool, *INTEGERS, *FLOATS, *FLOAT8S) for op in ops_of(dtype)]
 FEW = [(torch.float32, ReduceOp.SUM), (torch.bfloat16, ReduceOp.AVG), (torch.uint8, ReduceOp.BXOR)]
 
 
@@ -79,10 +80,10 @@ def test_reduction_gives_the_bits_of_the_host(gpu: SimulatedGpu, dtype: torch.dt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
+@pytest.mark.parametrize("dtype", [*FLOATS, *FLOAT8S], ids=name_of)
 def test_premultiplied_sum_gives_the_bits_of_the_host(gpu: SimulatedGpu, dtype: torch.dtype) -> None:
     module = module_for(gpu, dtype, PREMUL_SUM)
-    kind = torch.float32 if dtype in HALVES else dtype
+    kind = torch.float32 if dtype in NARROW else dtype
     for num_sources in NUMBERS_OF_SOURCES:
         factors = [1 / (3 + rank) for rank in range(num_sources)]
         tensors = [gpu.tensor(values(dtype, 333, rank)) for rank in range(num_sources)]
@@ -169,3 +170,28 @@ def test_every_half_survives_a_sum_with_nothing(gpu: SimulatedGpu, dtype: torch.
     numbers = ~every.isnan()
     same(nothing[numbers], every[numbers])
     assert nothing[~numbers].isnan().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.AVG, ReduceOp.MIN, ReduceOp.MAX], ids=name_of)
+@pytest.mark.parametrize("dtype", FLOAT8S, ids=name_of)
+def test_every_pair_of_float8s_gives_the_bits_of_the_host(gpu: SimulatedGpu, dtype: torch.dtype, op: ReduceOp) -> None:
+    module = module_for(gpu, dtype, op)
+    every = torch.arange(256).to(torch.uint8).view(dtype)
+    inputs = [every.repeat_interleave(256), every.repeat(256)]
+    expected = run_ranks("thread", 2, _all_reduced, inputs, op)[0]
+    tensors = [gpu.tensor(tensor) for tensor in inputs]
+    gpu.run(module, "reduce_2", [Entry(0, 2**16, addresses(tensors), addresses(tensors))], divisor=2)
+    same(tensors[0], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [ReduceOp.MIN, ReduceOp.MAX], ids=name_of)
+def test_powers_of_two_are_compared_as_on_the_host(gpu: SimulatedGpu, op: ReduceOp) -> None:
+    module = module_for(gpu, torch.float8_e8m0fnu, op)
+    every = torch.arange(256).to(torch.uint8).view(torch.float8_e8m0fnu)
+    inputs = [every.repeat_interleave(256), every.repeat(256)]
+    expected = run_ranks("thread", 2, _all_reduced, inputs, op)[0]
+    tensors = [gpu.tensor(tensor) for tensor in inputs]
+    gpu.run(module, "reduce_2", [Entry(0, 2**16, addresses(tensors), addresses(tensors))])
+    same(tensors[0], expected)

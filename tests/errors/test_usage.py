@@ -31,14 +31,30 @@ VALID: dict[str, Call] = {
     "barrier": lambda g: g.barrier(),
 }
 
+INT4 = vars(torch)["int4"]  # torch's stubs have none
+
 # operation, what is called on two ranks, what the error must say
 BAD: list[tuple[str, Call, str]] = [
     ("all_reduce", lambda g: g.all_reduce(5), "tensor must be a torch tensor on the CPU, not int"),
     ("all_reduce", lambda g: g.all_reduce([1.0]), "tensor must be a torch tensor on the CPU, not list"),
     ("all_reduce", lambda g: g.all_reduce(None), "not NoneType"),
     ("all_reduce", lambda g: g.all_reduce(torch.ones(2, device="meta")), "meta"),
-    ("all_reduce", lambda g: g.all_reduce(torch.ones(2).to_sparse()), "tensor can't be used"),
-    ("all_reduce", lambda g: g.all_reduce(torch.zeros(2).to(torch.float8_e5m2)), "does not support sum on 8-bit"),
+    ("all_reduce", lambda g: g.all_reduce(torch.ones(2).to_sparse()), "layout torch.sparse_coo"),
+    (
+        "all_reduce",
+        lambda g: g.all_reduce(torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)),
+        "does not support sum on float4_e2m1fn_x2",
+    ),
+    (
+        "all_reduce",
+        lambda g: g.all_reduce(torch.zeros(2).to(torch.float8_e8m0fnu)),
+        "does not support sum on float8_e8m0fnu",
+    ),
+    (
+        "all_reduce",
+        lambda g: g.all_reduce(torch.zeros(2, dtype=torch.uint8).view(INT4)),
+        "does not support sum on 8-bit",
+    ),
     (
         "all_reduce",
         lambda g: g.all_reduce(torch.ones(2, dtype=torch.int64), ReduceOp.AVG),

@@ -4,12 +4,13 @@
 struct Half { u16 bits; };
 struct BrainHalf { u16 bits; };
 
-// In the order of core/types.hpp.
+// In the order of core/types.hpp; complex numbers come as their parts.
 template <int index, class First, class... Rest>
 struct Nth { typedef typename Nth<index - 1, Rest...>::type type; };
 template <class First, class... Rest>
 struct Nth<0, First, Rest...> { typedef First type; };
-typedef Nth<PHX_TYPE, u8, signed char, u8, short, u16, int, u32, i64, u64, Half, BrainHalf, float, double> ElementAt;
+typedef Nth<PHX_TYPE, u8, signed char, u8, short, u16, int, u32, i64, u64, Half, BrainHalf, float, double,
+            float, double, E4M3, E5M2, E4M3Z, E5M2Z, E8M0> ElementAt;
 typedef ElementAt::type Element;
 
 enum Op { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
@@ -78,10 +79,13 @@ struct Either { typedef A type; };
 template <class A, class B>
 struct Either<false, A, B> { typedef B type; };
 
-// Halves are added in float32 and rounded once; the least of them is one of them.
+// Halves and float8s are added in float32 and rounded once; the least of halves is one of them.
 template <class T> struct Accumulator { typedef T type; };
 template <> struct Accumulator<Half> { typedef Either<kSelects, Half, float>::type type; };
 template <> struct Accumulator<BrainHalf> { typedef Either<kSelects, BrainHalf, float>::type type; };
+template <int kMantissa, int kBias, Beyond kBeyond>
+struct Accumulator<Float8<kMantissa, kBias, kBeyond>> { typedef float type; };
+template <> struct Accumulator<E8M0> { typedef float type; };
 
 PHX_INLINE void begin(Half h, Half& to) { to = h; }
 PHX_INLINE void begin(BrainHalf h, BrainHalf& to) { to = h; }

@@ -39,6 +39,7 @@ from phalanx.groups.regrouping import (
     order_merged,
     sizes_in,
 )
+from phalanx.groups.tensor_gate import open_gate
 from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context
 from phalanx.launch.meeting import Gathering, Outcome, closing
@@ -66,6 +67,7 @@ class SharedMemoryGroup(RankEndpoint):
             RuntimeError: The segment is not a group's, or the rank is taken.
         """
         prepare_engine()
+        open_gate()
         this = weakref.ref(self)
         with naming_shortage(f"rank {rank} of a group of {len(ranks)}"):
             super().__init__(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 OPERATIONS = ("none", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter",
               "all_to_all", "barrier", "send", "recv", "refused")  # fmt: skip
 DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
-          "float32", "float64", "complex64", "complex128", "8-bit", "16-bit", "32-bit", "64-bit")  # fmt: skip
+          "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+          "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "complex32", "8-bit", "16-bit", "32-bit", "64-bit",
+          "128-bit")  # fmt: skip
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")

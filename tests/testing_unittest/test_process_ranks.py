@@ -107,7 +107,7 @@ def test_a_failing_rank_frees_a_peer_that_computes() -> None:
 
     start = time.monotonic()
     assert "boom" in run(Case).errors["test_one"]
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize("code", [3, 1])

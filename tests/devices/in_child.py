@@ -36,7 +36,7 @@ from phalanx.settings import copy_environment
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
 
-_LONGEST_SCRIPT_S = 120
+_LONGEST_SCRIPT_S = 600
 
 in_child = pytest.mark.ranks(1)
 

@@ -214,7 +214,7 @@ def test_a_rank_that_closes_is_named(group: Any, wait: str) -> None:
         watch = Stopwatch()
         with pytest.raises(phalanx.PeerLeftError) as caught:
             WAITS[wait](group)
-        assert watch.seconds() < 2
+        assert watch.seconds() < 20
         assert "rank 1" in str(caught.value)
         assert "closed the group" in str(caught.value)
         assert caught.value.culprits == (1,)
@@ -285,7 +285,7 @@ def test_abort_wakes_everybody(group: Any, wait: str) -> None:
             WAITS[wait](group)
         assert f"rank {last} aborted the group: the data is bad" in str(caught.value)
         assert caught.value.culprits == (last,)
-    assert watch.seconds() < 2
+    assert watch.seconds() < 20
     with pytest.raises(phalanx.AbortedError):
         group.barrier()
     with pytest.raises(phalanx.AbortedError):

@@ -55,7 +55,7 @@ def test_a_mismatch_is_an_error_on_all_ranks_at_once(group: Any, case: tuple[str
 
     with pytest.raises(phalanx.MismatchError) as caught:
         disagree()
-    assert watch.seconds() < 2
+    assert watch.seconds() < 20
     error, text = caught.value, str(caught.value)
     first_line = text.splitlines()[0]
     assert 'group "world"' in first_line

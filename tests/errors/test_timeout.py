@@ -86,7 +86,7 @@ def test_the_timeout_of_a_call_beats_that_of_the_group(group: SharedMemoryGroup)
         watch = Stopwatch()
         with pytest.raises(phalanx.OperationTimeoutError, match="timed out after 1 ms"):
             group.barrier(timeout_s=timedelta(milliseconds=1))
-        assert watch.seconds() < 2
+        assert watch.seconds() < 20
     other.barrier()
 
 

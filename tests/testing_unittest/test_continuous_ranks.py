@@ -59,7 +59,8 @@ class TestGloo(Continuous):
         assert tensor.item() == 3
 
 
-def test_a_failing_test_does_not_spoil_the_next() -> None:
+def test_a_failing_test_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_GRACE_S", "60")  # of ranks that must be killed
     failed = SharedMoment()
 
     class Case(Continuous):
@@ -76,7 +77,7 @@ def test_a_failing_test_does_not_spoil_the_next() -> None:
             self.add_up()
 
     results = run(Case)
-    assert failed.seconds_since() < 0.9
+    assert failed.seconds_since() < 20
     assert results.passed == ["test_a", "test_c"]
     text = results.errors["test_b_fails"]
     assert "Exception in worker process:" in text

@@ -79,7 +79,8 @@ def test_every_failing_rank_is_shown_with_its_traceback() -> None:
         assert f"ValueError: boom on {rank}" in text
 
 
-def test_a_failing_rank_frees_its_peers_at_once() -> None:
+def test_a_failing_rank_frees_its_peers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_GRACE_S", "60")  # of ranks that must be killed
     failed = SharedMoment()
 
     class Case(Ranks):
@@ -91,7 +92,7 @@ def test_a_failing_rank_frees_its_peers_at_once() -> None:
             dist.barrier()
 
     text = run(Case).errors["test_one"]
-    assert failed.seconds_since() < 0.9  # less than the grace of ranks that must be killed
+    assert failed.seconds_since() < 20
     assert "rank 1: ValueError: boom" in text
     assert "rank 0: waiting in barrier" in text
     assert "Process 0 exited" not in text
@@ -107,7 +108,7 @@ def test_a_failing_rank_frees_a_peer_that_computes() -> None:
 
     start = time.monotonic()
     assert "boom" in run(Case).errors["test_one"]
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize("code", [3, 1])

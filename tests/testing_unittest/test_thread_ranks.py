@@ -78,7 +78,8 @@ class TestOneMethod(unittest.TestCase):
         assert dist.get_world_size() == 4
 
 
-def test_a_failing_thread_frees_the_others_and_is_named() -> None:
+def test_a_failing_thread_frees_the_others_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_GRACE_S", "60")  # of ranks that must be killed
     failed = SharedMoment()
 
     class Case(Threads):
@@ -89,7 +90,7 @@ def test_a_failing_thread_frees_the_others_and_is_named() -> None:
             dist.barrier()
 
     text = run(Case).errors["test_one"]
-    assert failed.seconds_since() < 0.9
+    assert failed.seconds_since() < 20
     assert "rank 1: ValueError: boom" in text
     assert "Thread 1 exited with exception:\nTraceback" in text
     assert "Thread 0 exited" not in text

@@ -227,7 +227,7 @@ def test_a_receive_that_nobody_serves_does_not_hold_up_the_end(process_group: An
     dist.destroy_process_group()
     with pytest.raises((AbortedError, PeerLeftError)):  # by this rank's end, or by the other's if that came first
         work.wait()
-    assert watch.seconds() < 5
+    assert watch.seconds() < 20
 
 
 @pytest.mark.ranks(2)

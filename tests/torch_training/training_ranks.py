@@ -17,7 +17,7 @@ def trains_on(num_ranks: int) -> list[pytest.MarkDecorator]:
     """Return the marks of a module; a test may have a number of ranks of its own."""
     return [
         pytest.mark.slow,
-        pytest.mark.ranks(num_ranks),
+        pytest.mark.ranks(num_ranks, timeout=300),  # a busy machine compiles slowly
         pytest.mark.usefixtures("process_group"),
         *(pytest.mark.filterwarnings(f"ignore:{message}") for message in TORCHS_OWN_WARNINGS),
     ]

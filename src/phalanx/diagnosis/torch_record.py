@@ -145,7 +145,8 @@ def _frames(entry: Row, stack: ThreadStack | None) -> list[dict[str, Any]]:
     if not line.isdecimal():  # unknown, or cut off
         return []
     calls = [] if stack is None else [call for call in stack.frames if not is_launchers(call.file)]
-    while calls and (calls[0].file, str(calls[0].line)) != (file, line):
+    # Of a long path the journal has only the end.
+    while calls and not (calls[0].file.endswith(file) and str(calls[0].line) == line):
         calls.pop(0)
     if calls:
         return [{"name": call.function, "filename": call.file, "line": call.line} for call in calls]

@@ -33,10 +33,11 @@ class Input {
 
 void read_all(const Layout& layout) {
   read_name(layout);
-  read_fault(layout);
+  if (const auto fault = read_fault(layout))
+    if (fault->kind > FaultKind::kCount || fault->culprit >= layout.num_ranks() || fault->reporter < -1) __builtin_trap();
   int looks = 0;
   for (int rank = 0; rank < std::min(layout.num_ranks(), kMostRanksRead); ++rank) {
-    read_state(layout, rank);
+    if (read_state(layout, rank) > MemberState::kCount) __builtin_trap();
     const std::int32_t sleeps_for = read_sleeps_for(layout, rank);
     if (sleeps_for < -1 || sleeps_for >= layout.num_ranks()) __builtin_trap();
     const Seq arrived = layout.progress(rank).arrived.load();
@@ -72,6 +73,45 @@ void read_strange_header(Input input) {
   }
 }
 
+void set_word(void* object, std::size_t object_bytes, Input& input) {
+  const std::size_t offset = input.take<std::uint16_t>() % (object_bytes / 8) * 8;
+  const auto value = input.take<std::uint64_t>();
+  std::memcpy(static_cast<std::byte*>(object) + offset, &value, sizeof(value));
+}
+
+// An entry is only read when its number is the one that is looked for.
+void set_entry(JournalEntry& entry, Seq number, Input& input) {
+  std::uint64_t words[sizeof(JournalEntry) / 8];
+  for (std::uint64_t& word : words) word = input.take<std::uint64_t>();
+  words[0] = number;
+  std::memcpy(static_cast<void*>(&entry), words, sizeof(words));
+}
+
+// Where a word is changed by chance alone, the few that matter are hardly ever met: so most are aimed at.
+void change_something(const Layout& layout, std::byte* data, Input& input) {
+  const auto what = input.take<std::uint8_t>();
+  const int rank = input.take<std::uint8_t>() % layout.num_ranks();
+  Progress& progress = layout.progress(rank);
+  switch (what % 8) {
+    case 0: return set_word(data, layout.control_bytes(), input);
+    case 1: return set_word(&progress, sizeof(Progress), input);
+    case 2: return set_word(&layout.member(rank), sizeof(Member), input);
+    case 3: return set_word(&layout.header(), sizeof(Header), input);
+    case 4: return set_entry(layout.mail_journal(rank), 1, input);
+    case 5: return set_word(&layout.location(rank, input.take<std::uint8_t>()), sizeof(Location), input);
+    case 6: {
+      const auto number = input.take<Seq>();
+      progress.arrived.store(number);
+      return set_entry(layout.journal(rank, number), number, input);
+    }
+    default: {
+      const auto number = input.take<Seq>();
+      progress.messages.store(number);
+      return set_entry(layout.message(rank, number), number, input);
+    }
+  }
+}
+
 // A group as it should be, with any words in it changed.
 void read_changed_group(Input input) {
   const int num_ranks = 1 + input.take<std::uint8_t>() % 3;
@@ -81,11 +121,7 @@ void read_changed_group(Input input) {
   header.num_ranks = static_cast<std::uint32_t>(num_ranks);
   header.chunk_bytes = header.eager_bytes = header.bulk_bytes = 4096;
   const Layout layout = layout_of(segment);
-  while (!input.is_empty()) {
-    const std::size_t offset = input.take<std::uint32_t>() % (layout.control_bytes() / 8) * 8;
-    const auto value = input.take<std::uint64_t>();
-    std::memcpy(segment.data() + offset, &value, sizeof(value));
-  }
+  while (!input.is_empty()) change_something(layout, segment.data(), input);
   read_all(layout);
 }
 

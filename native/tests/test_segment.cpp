@@ -137,3 +137,34 @@ TEST(peers_are_not_dead_because_descriptors_ran_out) {
   CHECK_EQUAL(poor.wait(), 0);
   CHECK_EQUAL(peer.wait(), 0);
 }
+
+TEST(memory_that_its_owner_can_cut_is_refused) {
+  const int open_file = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  CHECK(ftruncate(open_file, 4096) == 0);
+  CHECK(throws<std::runtime_error>([&] { Segment::attach(open_file, Access::kRead); }));
+  CHECK(fcntl(open_file, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  CHECK_EQUAL(Segment::attach(open_file, Access::kRead).size(), 4096u);
+  close(open_file);
+}
+
+TEST(sizes_that_contradict_the_file_are_refused) {
+  const Segment segment = create_group_segment(small_shape(3));
+  Header& header = *reinterpret_cast<Header*>(segment.data());
+  const auto is_refused = [&] { return throws<std::runtime_error>([&] { layout_of(segment); }); };
+  CHECK(!is_refused());
+  for (const std::uint32_t ranks : {0u, 2u, 4u, 1025u, 1u << 31, ~0u}) {
+    header.num_ranks = ranks;
+    CHECK(is_refused());
+  }
+  header.num_ranks = 3;
+  for (std::uint64_t* const size : {&header.chunk_bytes, &header.eager_bytes, &header.bulk_bytes}) {
+    const std::uint64_t right = *size;
+    // The last two make products that overflow to something small.
+    for (const std::uint64_t wrong : {right + 4096, std::uint64_t{1} << 62, ~std::uint64_t{0}, (std::uint64_t{1} << 63) + right}) {
+      *size = wrong;
+      CHECK(is_refused());
+    }
+    *size = right;
+  }
+  CHECK(!is_refused());
+}

@@ -105,6 +105,19 @@ def test_a_group_of_an_impossible_number_of_ranks_is_refused(num_ranks: int) -> 
         _attach(bytes(changed), size)
 
 
+def test_texts_that_are_no_characters_are_shown_with_replacements() -> None:
+    made = create_group_segment("name", 1, crowd=1)
+    made.fail(0, "reason")
+    content, size = os.pread(made.descriptor, 1 << 19, 0), made.size_bytes
+    made.close_descriptor()
+    seen = _attach(content.replace(b"name", b"n\xff\xe6\xbc").replace(b"reason", b"reas\xe6\xbc"), size)
+    fault = seen.fault()
+    assert seen.name == "n\ufffd\ufffd"
+    assert fault is not None
+    assert fault["text"] == "reas\ufffd"
+    _look_at(seen)
+
+
 @pytest.mark.slow
 def test_a_group_that_is_rewritten_while_it_is_read_is_read() -> None:
     made = create_group_segment("fuzz", 2, crowd=2)

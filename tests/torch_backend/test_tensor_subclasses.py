@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("process_group")]
 
 def _result() -> torch.Tensor:
     """Return the result of a functional collective that nobody has waited for."""
-    return functional.all_reduce(torch.full((50_000,), 1.0), "sum", dist.group.WORLD)
+    result: torch.Tensor = functional.all_reduce(torch.full((50_000,), 1.0), "sum", dist.group.WORLD)
+    return result
 
 
 def test_the_result_of_a_functional_collective_can_be_given_to_any_call(rank: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import phalanx
@@ -27,5 +28,6 @@ def _work_without_a_known_layout() -> None:
         raised(phalanx.UsageError, group.all_reduce, awkward)
 
 
+@pytest.mark.slow
 def test_tensors_of_a_torch_with_another_layout_are_judged_one_by_one() -> None:
     run_ranks("process", 2, _work_without_a_known_layout)

@@ -155,8 +155,9 @@ void combine(Acc<T>* __restrict acc, const std::byte* const* sources, int num_so
   }
 }
 
+// Not inlined: else every call would set up the stack of all of them.
 template <class T, class Op>
-void run(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources, size_t count) {
+[[gnu::noinline]] void run(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources, size_t count) {
   const bool is_average = how.op == ReduceOp::kAvg;
   T* out = reinterpret_cast<T*>(destination);
   if (num_sources == 2 && !is_average) {
@@ -180,7 +181,7 @@ void run(const Reduction& how, std::byte* destination, const std::byte* const* s
 }
 
 template <class T>
-void run_premul(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources,
+[[gnu::noinline]] void run_premul(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources,
                 size_t count) {
   T* out = reinterpret_cast<T*>(destination);
   alignas(64) Acc<T> acc[kBlock];

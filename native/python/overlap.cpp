@@ -16,25 +16,18 @@ bool is_shared(const Block& a, const Block& b) { return a.begin < b.end && b.beg
 // Tensors in pieces are copied anyway, and on a GPU the device sees to it.
 bool is_direct(const Tensor& tensor) { return tensor.device == kHost && tensor.view.is_contiguous() && tensor.view.count != 0; }
 
-Block whole(const Side& side) {
-  Block hull{nullptr, nullptr, 0};
-  for (const Tensor& tensor : side.tensors) {
-    if (!is_direct(tensor)) continue;
-    const std::byte *begin = tensor.view.data, *end = begin + tensor.view.bytes();
-    hull.begin = hull.end == nullptr ? begin : std::min(hull.begin, begin);
-    hull.end = std::max(hull.end, end);
-  }
-  return hull;
-}
-
 std::vector<Block> blocks_of(const Side& side, std::size_t rank) {
   std::vector<Block> blocks;
   for (std::size_t i = 0; i < side.tensors.size(); ++i) {
     const Tensor& tensor = side.tensors[i];
     if (!is_direct(tensor)) continue;
     const std::byte* at = tensor.view.data;
+    const std::byte* end = at + tensor.view.bytes();
+    for (std::size_t owner = 0; side.equal_block != 0 && at != end; at += side.equal_block)
+      blocks.push_back({at, at + side.equal_block, owner++});
+    if (side.equal_block != 0) continue;
     if (side.blocks == nullptr) {
-      blocks.push_back({at, at + tensor.view.bytes(), side.tensors.size() == 1 ? rank : i});
+      blocks.push_back({at, end, side.tensors.size() == 1 ? rank : i});
       continue;
     }
     for (std::size_t owner = 0; owner < side.blocks->size(); at += (*side.blocks)[owner++])
@@ -63,26 +56,10 @@ bool lie_under_each_other(std::span<const Tensor> tensors) {
   return false;
 }
 
-// Most lists of tensors were made one after the other.
-bool are_ascending(std::span<const Tensor> tensors) {
-  const std::byte* end = nullptr;
-  for (const Tensor& tensor : tensors) {
-    if (!is_direct(tensor)) continue;
-    if (tensor.view.data < end) return false;
-    end = tensor.view.data + tensor.view.bytes();
-  }
-  return true;
-}
-
 }  // namespace
 
-Apart find_shared(const Side& inputs, const Side& outputs, int rank) {
-  Apart apart;
-  apart.outputs = outputs.tensors.size() > 1 && !are_ascending(outputs.tensors) && lie_under_each_other(outputs.tensors);
-  if (!is_shared(whole(inputs), whole(outputs))) [[likely]]
-    return apart;
-  apart.inputs = lies_under(blocks_of(inputs, std::size_t(rank)), blocks_of(outputs, std::size_t(rank)));
-  return apart;
+Apart find_shared_blocks(const Side& inputs, const Side& outputs, int rank) {
+  return {lies_under(blocks_of(inputs, std::size_t(rank)), blocks_of(outputs, std::size_t(rank))), lie_under_each_other(outputs.tensors)};
 }
 
 }  // namespace phalanx::python

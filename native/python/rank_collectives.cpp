@@ -14,7 +14,7 @@ namespace {
 std::string count_text(const Tensor& tensor) { return std::to_string(tensor.view.count); }
 
 void check_reducible(const Call& call) {
-  if (is_reducible(call.dtype, call.op)) [[likely]]
+  if ((call.op == ReduceOp::kSum && call.dtype <= DType::kComplex128) || is_reducible(call.dtype, call.op)) [[likely]]
     return;
   throw UsageProblem(std::string(operation_name(call.operation)) + " does not support " + reduce_op_name(call.op) +
                      " on " + dtype_name(call.dtype));
@@ -134,7 +134,7 @@ nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
     call.size_bytes = all_bytes;
     auto batches = device_batches(objects, tensors, calls);
     call.is_on_device = !batches.empty();
-    const Apart apart = find_shared({}, {tensors}, endpoint_->rank());
+    const Apart apart = find_shared_blocks({}, {tensors}, endpoint_->rank());  // of several types
     return [calls = std::move(calls), places = Places(tensors, apart.outputs), batches = std::move(batches)](Endpoint& e) {
       for (const DeviceBatch& batch : batches) batch.operation->run(e, batch.call);
       if (!batches.empty()) return;
@@ -248,9 +248,8 @@ nb::object RankEndpoint::all_gather_single(const Arguments& args) {
       throw UsageProblem("output has " + count_text(output) + " elements; " + std::to_string(n) +
                          " ranks give " + std::to_string(input.view.count * std::uint64_t(n)));
     auto device = on_device(call, object, {{&input, 1}, true, false}, {{&output, 1}, false, true}, device::Form::kSingle);
-    const PerRank<std::size_t> blocks = equal_blocks(input.view.bytes(), n);
-    const Apart apart = find_shared({{&input, 1}}, {{&output, 1}, &blocks}, endpoint_->rank());
-    return [call, in = Place(input, apart.inputs), out = Places(output, blocks), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}}, {{&output, 1}, nullptr, input.view.bytes()}, endpoint_->rank());
+    return [call, in = Place(input, apart.inputs), out = Places(output, equal_blocks(input.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
@@ -378,9 +377,8 @@ nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
       throw UsageProblem("input has " + count_text(input) + " elements; " + std::to_string(n) +
                          " ranks need " + std::to_string(output.view.count * std::uint64_t(n)));
     auto device = on_device(call, object, {{&output, 1}, false, true}, {{&input, 1}, true, false}, device::Form::kSingle);
-    const PerRank<std::size_t> blocks = equal_blocks(output.view.bytes(), n);
-    const Apart apart = find_shared({{&input, 1}, &blocks}, {{&output, 1}}, endpoint_->rank());
-    return [call, out = Place(output), in = Places(input, blocks, apart.inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}, nullptr, output.view.bytes()}, {{&output, 1}}, endpoint_->rank());
+    return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n), apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
       phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());

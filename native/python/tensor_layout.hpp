@@ -24,27 +24,33 @@ struct Sample {
   std::uint64_t storage_bytes;
 };
 
+// torch's part of a tensor, and what it says.
+struct TensorBody {
+  std::uint64_t keys;
+  const std::byte* storage;
+};
+
 class TensorLayout {
  public:
   // Whether the places were found. All samples must agree on them.
   bool learn(const std::vector<Sample>& samples);
   bool is_known() const noexcept { return is_known_; }
 
-  std::uint64_t keys(PyObject* tensor) const noexcept { return word(body(tensor), keys_); }
+  TensorBody body_of(PyObject* tensor) const noexcept {
+    const auto* body = reinterpret_cast<const std::byte*>(word(reinterpret_cast<const std::byte*>(tensor), body_));
+    return {word(body, keys_), reinterpret_cast<const std::byte*>(word(body, storage_))};
+  }
   // Whether [begin, begin + bytes) lies in the tensor's storage.
-  bool is_inside(PyObject* tensor, const std::byte* begin, std::uint64_t bytes) const noexcept {
-    const auto* storage = reinterpret_cast<const std::byte*>(word(body(tensor), storage_));
-    if (storage == nullptr) return false;
-    const std::uint64_t at = reinterpret_cast<std::uint64_t>(begin) - word(storage, data_), size = word(storage, bytes_);
+  bool is_inside(const TensorBody& body, const std::byte* begin, std::uint64_t bytes) const noexcept {
+    if (body.storage == nullptr) return false;
+    const std::uint64_t at = reinterpret_cast<std::uint64_t>(begin) - word(body.storage, data_);
+    const std::uint64_t size = word(body.storage, bytes_);
     return at <= size && bytes <= size - at;
   }
 
  private:
   static std::uint64_t word(const std::byte* base, std::size_t offset) noexcept {
     return *reinterpret_cast<const std::uint64_t*>(base + offset);
-  }
-  const std::byte* body(PyObject* tensor) const noexcept {
-    return reinterpret_cast<const std::byte*>(word(reinterpret_cast<const std::byte*>(tensor), body_));
   }
 
   bool is_known_ = false;

@@ -36,29 +36,21 @@ bool is_admitted(int type) { return type > 0 && type < 32 && (admitted_types >> 
 
 std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
 
-// What Python has told of torch's tensors. Changed under the interpreter's lock.
+// What Python has told of torch's tensors. Changed under the interpreter's lock; references are kept for ever.
 struct Gate {
   TensorLayout layout;
-  nb::object judge;           // tensor -> what it is, see open_gate
-  nb::object int8, uint8;     // torch's; its types of fewer bits come as these
-  std::array<std::uint64_t, 8> plain_keys{};  // of tensors that were judged to be plain memory
+  PyObject* judge = nullptr;                    // tensor -> what it is, see open_gate
+  PyObject *int8 = nullptr, *uint8 = nullptr;   // torch's; its types of fewer bits come as these
+  std::array<std::uint64_t, 8> plain_keys{};    // of tensors that were judged to be plain memory
   std::size_t num_keys = 0;
 
-  bool has_plain_keys(PyObject* tensor) const noexcept {
-    const std::uint64_t keys = layout.keys(tensor);
-    if (keys == plain_keys[0]) [[likely]]
+  bool has_plain_keys(const TensorBody& body) const noexcept {
+    if (body.keys == plain_keys[0]) [[likely]]
       return true;
-    return std::ranges::find(plain_keys, keys) != plain_keys.end();
-  }
-  void remember(PyObject* tensor) {
-    if (layout.is_known()) plain_keys[num_keys++ % plain_keys.size()] = layout.keys(tensor);
+    return std::ranges::find(plain_keys, body.keys) != plain_keys.end();
   }
 };
-
-Gate& gate() {
-  static Gate& one = *new Gate;
-  return one;
-}
+constinit Gate gate;
 
 struct KnownType {
   PyTypeObject* type = nullptr;
@@ -80,12 +72,11 @@ const ExchangeTable* find_exchange_table(PyTypeObject* type) {
 
 // Looked up once per tensor type, of which a program has few.
 const ExchangeTable* exchange_table(PyTypeObject* type) {
-  static std::array<KnownType, 8> known;
+  static constinit std::array<KnownType, 8> known{};
   static std::size_t num_known = 0;
-  if (known[0].type == type) [[likely]]
-    return known[0].table;
   for (const KnownType& one : known) {
-    if (one.type == type) return one.table;
+    if (one.type == type) [[likely]]
+      return one.table;
   }
   const ExchangeTable* table = find_exchange_table(type);
   if (table == nullptr) return nullptr;
@@ -133,28 +124,33 @@ DType float8_type(int code) {
 }
 
 // Elements of a known size, or UsageProblem: nothing is guessed.
-DType dtype_of(const nb::dlpack::dtype& type) {
+[[gnu::noinline]] DType unusual_dtype(const nb::dlpack::dtype& type, const char* role) {
   using Code = nb::dlpack::dtype_code;
   const int bits = type.bits * type.lanes;
-  if (type.lanes != 1) return type.code == kCodeFloat4 && bits == 8 ? DType::kFloat4x2 : opaque_type(bits);
-  switch (static_cast<Code>(type.code)) {
-    case Code::Int: return integer_type(bits, true);
-    case Code::UInt: return integer_type(bits, false);
-    case Code::Bool: return bits == 8 ? DType::kBool : opaque_type(bits);
-    case Code::Bfloat: return bits == 16 ? DType::kBFloat16 : opaque_type(bits);
-    case Code::Float:
-      return bits == 16 ? DType::kFloat16 : bits == 32 ? DType::kFloat32 : bits == 64 ? DType::kFloat64 : opaque_type(bits);
-    case Code::Complex:
-      return bits == 64 ? DType::kComplex64 : bits == 128 ? DType::kComplex128 : bits == 32 ? DType::kComplex32 : opaque_type(bits);
-    default: return bits == 8 ? float8_type(type.code) : opaque_type(bits);
+  try {
+    if (type.lanes != 1) return type.code == kCodeFloat4 && bits == 8 ? DType::kFloat4x2 : opaque_type(bits);
+    switch (static_cast<Code>(type.code)) {
+      case Code::Int: return integer_type(bits, true);
+      case Code::UInt: return integer_type(bits, false);
+      case Code::Bool: return bits == 8 ? DType::kBool : opaque_type(bits);
+      case Code::Bfloat: return bits == 16 ? DType::kBFloat16 : opaque_type(bits);
+      case Code::Float: return bits == 16 ? DType::kFloat16 : bits == 64 ? DType::kFloat64 : opaque_type(bits);
+      case Code::Complex:
+        return bits == 64 ? DType::kComplex64 : bits == 128 ? DType::kComplex128 : bits == 32 ? DType::kComplex32 : opaque_type(bits);
+      default: return bits == 8 ? float8_type(type.code) : opaque_type(bits);
+    }
+  } catch (const UsageProblem& problem) {
+    throw UsageProblem(std::string(role) + " " + problem.what());
   }
 }
 
 // torch's integers of 1 to 7 bits take a byte each, but are none that could be added.
-DType checked_byte_type(nb::handle object, DType dtype) {
-  const Gate& known = gate();
-  if (!known.judge.is_valid()) return dtype;
-  return object.attr("dtype").is(dtype == DType::kInt8 ? known.int8 : known.uint8) ? dtype : DType::kOpaque1;
+DType dtype_of(nb::handle object, const nb::dlpack::dtype& type, const char* role) {
+  if (type.code == std::uint8_t(nb::dlpack::dtype_code::Float) && type.bits == 32 && type.lanes == 1) [[likely]]
+    return DType::kFloat32;
+  const DType dtype = unusual_dtype(type, role);
+  if ((dtype != DType::kInt8 && dtype != DType::kUInt8) || gate.judge == nullptr) return dtype;
+  return object.attr("dtype").ptr() == (dtype == DType::kInt8 ? gate.int8 : gate.uint8) ? dtype : DType::kOpaque1;
 }
 
 bool is_contiguous(const DlTensor& t) {
@@ -183,11 +179,11 @@ std::vector<Dimension> dimensions_by_stride(const DlTensor& t) {
   return dimensions;
 }
 
-// The elements between the first and the last, both included; of a tensor that is not empty.
-std::int64_t extent_of(const DlTensor& t) {
+// The elements from the first to the last, those between them included.
+std::uint64_t extent_of(const DlTensor& t) {
   std::int64_t extent = 1;
   for (int i = 0; i < t.ndim; ++i) extent += (t.shape[i] - 1) * t.strides[i];
-  return extent;
+  return static_cast<std::uint64_t>(extent);
 }
 
 void visit(const std::vector<Dimension>& dimensions, std::size_t depth, std::int64_t at, std::vector<bool>& seen, bool& is_twice) {
@@ -240,10 +236,16 @@ int device_of(nb::handle object, const DlTensor& t, const char* role) {
   throw UsageProblem(std::string(role) + " can't be used: " + told.substr(0, told.find('\n')));
 }
 
-[[noreturn]] void refuse_freed(nb::handle object, const char* role, std::uint64_t bytes) {
-  const std::string held = nb::cast<std::string>(nb::str(object.attr("untyped_storage")().attr("nbytes")()));
-  throw UsageProblem(std::string(role) + " needs " + std::to_string(bytes) + " bytes of memory, but its storage has " + held +
-                     ": it was resized or freed; give it its memory back before you pass it");
+void describe_elements(nb::handle object, const DlTensor& t, const char* role, Tensor& result) {
+  TensorView& view = result.view;
+  view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
+  view.dtype = dtype_of(object, t.dtype, role);
+  view.count = 1;
+  result.num_dims = static_cast<std::uint32_t>(t.ndim);
+  for (int i = 0; i < t.ndim; ++i) {
+    view.count *= static_cast<std::uint64_t>(t.shape[i]);
+    if (i < static_cast<int>(kShapeDims)) result.shape[i] = static_cast<std::uint64_t>(t.shape[i]);
+  }
 }
 
 // What a tensor is that is not known to be plain memory.
@@ -252,14 +254,14 @@ struct Verdict {
   Lazy lazy = Lazy::kNone;
 };
 
-Verdict judge(nb::handle object, const char* role) {
-  Gate& known = gate();
-  if (!known.judge.is_valid()) return {};
-  const nb::object told = known.judge(object);
+[[gnu::noinline]] Verdict judge(nb::handle object, const char* role) {
+  if (gate.judge == nullptr) return {};
+  const nb::object told = nb::handle(gate.judge)(object);
   if (nb::isinstance<nb::str>(told)) throw UsageProblem(std::string(role) + " " + nb::cast<std::string>(told));
   if (!nb::isinstance<nb::int_>(told)) return {told, Lazy::kNone};
   const auto lazy = static_cast<Lazy>(nb::cast<int>(told));
-  if (lazy == Lazy::kNone) known.remember(object.ptr());
+  if (lazy == Lazy::kNone && gate.layout.is_known())
+    gate.plain_keys[gate.num_keys++ % gate.plain_keys.size()] = gate.layout.body_of(object.ptr()).keys;
   return {nb::object(), lazy};
 }
 
@@ -279,60 +281,73 @@ void admit_device_type(int dlpack_type, bool is_driver_memory) {
 }
 
 bool open_gate(nb::object judge, nb::object int8, nb::object uint8, const std::vector<Sample>& samples) {
-  Gate& opened = gate();
-  opened.judge = std::move(judge);
-  opened.int8 = std::move(int8);
-  opened.uint8 = std::move(uint8);
-  opened.num_keys = 0;
-  if (!opened.layout.learn(samples)) return false;
-  opened.plain_keys.fill(opened.layout.keys(samples.front().tensor.ptr()));
+  gate.judge = judge.release().ptr();
+  gate.int8 = int8.release().ptr();
+  gate.uint8 = uint8.release().ptr();
+  gate.num_keys = 0;
+  if (!gate.layout.learn(samples)) return false;
+  gate.plain_keys.fill(gate.layout.body_of(samples.front().tensor.ptr()).keys);
   return true;
 }
 
-Tensor view_tensor(nb::handle object, const char* role, Use use) {
-  const ExchangeTable* table = exchange_table(object.ptr()->ob_type);
-  if (table == nullptr) refuse_object(object, role);
-  const TensorLayout& layout = gate().layout;
-  Lazy lazy = Lazy::kNone;
-  if (!layout.is_known() || !gate().has_plain_keys(object.ptr())) [[unlikely]] {
-    const Verdict verdict = judge(object, role);
-    if (verdict.instead.is_valid()) return view_tensor(verdict.instead, role, use);  // lives as long as the object
-    lazy = verdict.lazy;
-  }
-  DlTensor t;
-  if (table->view_from_python(object.ptr(), &t) != 0) refuse_unreadable(role);
-  Tensor result;
-  result.device = device_of(object, t, role);
-  TensorView& view = result.view;
-  view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
-  try {
-    view.dtype = dtype_of(t.dtype);
-  } catch (const UsageProblem& problem) {
-    throw UsageProblem(std::string(role) + " " + problem.what());
-  }
-  if (view.dtype == DType::kInt8 || view.dtype == DType::kUInt8) view.dtype = checked_byte_type(object, view.dtype);
-  view.count = 1;
-  result.num_dims = static_cast<std::uint32_t>(t.ndim);
-  for (int i = 0; i < t.ndim; ++i) {
-    view.count *= static_cast<std::uint64_t>(t.shape[i]);
-    if (i < static_cast<int>(kShapeDims)) result.shape[i] = static_cast<std::uint64_t>(t.shape[i]);
-  }
-  if (lazy != Lazy::kNone) [[unlikely]]
-    set_lazy(result, lazy, role);
-  const bool is_one_piece = is_contiguous(t);
-  const std::uint64_t reach = is_one_piece ? view.bytes() : std::uint64_t(extent_of(t)) * item_bytes(view.dtype);
-  if (view.count != 0 && layout.is_known() && !layout.is_inside(object.ptr(), view.data, reach)) [[unlikely]]
-    refuse_freed(object, role, reach);
-  if (is_one_piece && lazy == Lazy::kNone) [[likely]]
-    return result;
-  if (use == Use::kWrite && !is_one_piece && has_overlap(t))
+namespace {
+
+// A tensor whose memory is there, but not in one piece, or with other values than the tensor has.
+// Returns how many bytes it reaches over.
+[[gnu::noinline]] std::uint64_t describe_pieces(const DlTensor& t, const char* role, Use use, Tensor& result) {
+  if (use == Use::kWrite && !is_contiguous(t) && has_overlap(t))
     throw UsageProblem(std::string(role) + " is an expanded view whose elements share memory; pass tensor.contiguous()");
-  if (t.ndim == 0) {
-    view.shape = view.strides = {1};
-    return result;
-  }
+  TensorView& view = result.view;
   view.shape.assign(t.shape, t.shape + t.ndim);
   view.strides.assign(t.strides, t.strides + t.ndim);
+  if (t.ndim == 0) view.shape = view.strides = {1};
+  return extent_of(t) * item_bytes(view.dtype);
+}
+
+// A tensor that is not known to be plain memory.
+[[gnu::noinline]] void view_unknown(nb::handle object, const ExchangeTable& table, const char* role, Use use, Tensor& result) {
+  const Verdict verdict = judge(object, role);
+  if (verdict.instead.is_valid()) {
+    result = view_tensor(verdict.instead, role, use);  // lives as long as the object
+    return;
+  }
+  DlTensor t;
+  if (table.view_from_python(object.ptr(), &t) != 0) refuse_unreadable(role);
+  result.device = device_of(object, t, role);
+  describe_elements(object, t, role, result);
+  if (verdict.lazy != Lazy::kNone) set_lazy(result, verdict.lazy, role);
+  const bool is_one_piece = result.view.count == 0 || is_contiguous(t);
+  if (!is_one_piece || verdict.lazy != Lazy::kNone) describe_pieces(t, role, use, result);
+}
+
+}  // namespace
+
+// Every way out returns the one result, so that it is made where the caller has it.
+Tensor view_tensor(nb::handle object, const char* role, Use use) {
+  const ExchangeTable* table = exchange_table(object.ptr()->ob_type);
+  if (table == nullptr) [[unlikely]]
+    refuse_object(object, role);
+  Tensor result;
+  TensorBody body{};
+  const bool is_known = gate.layout.is_known();
+  if (is_known) [[likely]]
+    body = gate.layout.body_of(object.ptr());
+  if (!is_known || !gate.has_plain_keys(body)) [[unlikely]] {
+    view_unknown(object, *table, role, use, result);
+    return result;
+  }
+  DlTensor t;
+  if (table->view_from_python(object.ptr(), &t) != 0) [[unlikely]]
+    refuse_unreadable(role);
+  result.device = device_of(object, t, role);
+  describe_elements(object, t, role, result);
+  if (result.view.count == 0) [[unlikely]]
+    return result;  // whatever its strides are
+  std::uint64_t bytes = result.view.bytes();
+  if (!is_contiguous(t)) [[unlikely]]
+    bytes = describe_pieces(t, role, use, result);
+  if (!gate.layout.is_inside(body, result.view.data, bytes)) [[unlikely]]
+    view_unknown(object, *table, role, use, result);  // says that memory is missing
   return result;
 }
 

@@ -257,6 +257,49 @@ TEST(halves_round_to_nearest_even) {
   }
 }
 
+// float8 by its definition, in double: the value of each of the 256 patterns, and the nearest of them to a sum.
+struct Float8Kind {
+  DType dtype;
+  int mantissa, bias;
+  bool is_unsigned_zero;  // 0x80 is NaN, and there is no infinity
+};
+
+double value_of(const Float8Kind& kind, int bits) {
+  const int magnitude = bits & 0x7f, exponent = magnitude >> kind.mantissa, fraction = magnitude & ((1 << kind.mantissa) - 1);
+  if (kind.is_unsigned_zero ? bits == 0x80 : kind.mantissa == 3 ? magnitude == 0x7f : magnitude > 0x7c) return NAN;
+  const double sign = (bits & 0x80) != 0 ? -1 : 1;
+  if (!kind.is_unsigned_zero && kind.mantissa == 2 && magnitude == 0x7c) return sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(fraction, 1 - kind.bias - kind.mantissa);
+  return sign * std::ldexp((1 << kind.mantissa) + fraction, exponent - kind.bias - kind.mantissa);
+}
+
+TEST(every_pair_of_float8s_adds_up_to_the_nearest_one_on_every_instruction_set) {
+  for (const Float8Kind& kind : {Float8Kind{DType::kFloat8E4M3, 3, 7, false}, {DType::kFloat8E5M2, 2, 15, false},
+                                 {DType::kFloat8E4M3Z, 3, 8, true}, {DType::kFloat8E5M2Z, 2, 16, true}}) {
+    std::vector<std::uint8_t> a(65536), b(65536), out(65536), of_baseline(65536);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      a[i] = std::uint8_t(i >> 8);
+      b[i] = std::uint8_t(i);
+    }
+    const std::byte* sources[] = {reinterpret_cast<const std::byte*>(a.data()), reinterpret_cast<const std::byte*>(b.data())};
+    const Reduction how{kind.dtype, ReduceOp::kSum, 2, nullptr};
+    baseline::reduce(how, reinterpret_cast<std::byte*>(of_baseline.data()), sources, 2, out.size());
+    const int largest = kind.is_unsigned_zero ? 0x7f : kind.mantissa == 3 ? 0x7e : 0x7b;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const double sum = value_of(kind, a[i]) + value_of(kind, b[i]), got = value_of(kind, of_baseline[i]);
+      CHECK(std::isnan(sum) ? std::isnan(got) : std::isnan(got) || !std::signbit(sum * got) || sum * got == 0);
+      if (std::isnan(got) || std::isinf(got) || std::fabs(sum) > value_of(kind, largest)) continue;
+      const double below = of_baseline[i] % 128 == 0 ? -std::fabs(value_of(kind, 1)) : value_of(kind, of_baseline[i] % 128 - 1);
+      const double step = std::fabs(got) - below;  // the distance to the neighbour nearer to zero
+      CHECK(std::fabs(sum - got) <= step);
+    }
+    for (const Variant& variant : variants()) {
+      variant.reduce(how, reinterpret_cast<std::byte*>(out.data()), sources, 2, out.size());
+      CHECK(out == of_baseline);
+    }
+  }
+}
+
 TEST(streaming_copies_write_what_they_should_and_no_more) {
   std::vector<std::byte> from(4096), to(4096);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = std::byte(i * 7 + 1);

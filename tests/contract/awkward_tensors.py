@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 RIGHT, REFUSED = "right", "refused"
+NOT_ASKED = "not asked"  # torch itself dies of it
 _C: Any = torch._C
 
 
@@ -149,6 +150,21 @@ def _in_buffer(t: Tensor) -> Tensor:
     return torch.frombuffer(buffer, dtype=t.dtype, count=t.numel()).view(t.shape).copy_(t)
 
 
+def _frozen(t: Tensor) -> Tensor:
+    array = t.numpy().copy()
+    array.flags.writeable = False
+    return torch.from_numpy(array)
+
+
+def _mapped_read_only(t: Tensor) -> Tensor:
+    """Return a tensor in a mapping that a write would end the process in."""
+    with tempfile.TemporaryFile() as file:
+        file.write(t.numpy().tobytes())
+        file.flush()
+        buffer = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    return torch.frombuffer(buffer, dtype=t.dtype).view(t.shape)
+
+
 def _windowed(t: Tensor) -> Tensor:
     """Return rows that overlap: each begins one element after the one before."""
     return t.flatten().clone().as_strided(t.shape, (1, 1))
@@ -220,6 +236,8 @@ def layout_kinds() -> list[Kind]:
         Kind("mapped from a file, private", lambda t: _in_file(t, shared=False)),
         Kind("anonymous mapping", _in_buffer),
         Kind("of NumPy", lambda t: torch.from_numpy(t.numpy().copy())),
+        Kind("read-only of NumPy", _frozen),
+        Kind("mapped read-only", _mapped_read_only, filled=NOT_ASKED),
         Kind("shared by torch", lambda t: t.clone().share_memory_()),
         Kind("lazy clone", lambda t: torch._lazy_clone(t.clone())),
         Kind("result of a functional collective", lambda t: functional.AsyncCollectiveTensor(t.clone()),

@@ -156,6 +156,29 @@ def test_tensors_of_many_dimensions_are_fine(group: SharedMemoryGroup) -> None:
 
 
 @worlds(2)
+def test_empty_tensors_may_have_any_strides(group: SharedMemoryGroup) -> None:
+    huge = torch.empty(0).as_strided((0, 5), (1 << 60, 1 << 60))
+    group.all_reduce(huge)
+    group.all_gather([torch.empty(0, 5) for _ in range(group.size)], huge)
+    freed = torch.ones(3)[:0]
+    freed.untyped_storage().resize_(0)
+    group.broadcast(freed)
+
+
+@worlds(2)
+def test_a_tensor_whose_memory_was_freed_is_refused(group: SharedMemoryGroup) -> None:
+    for kept, view in ((0, slice(None)), (8, slice(None)), (0, slice(2, None)), (0, slice(None, None, 2))):
+        tensor = torch.ones(4)
+        part = tensor[view]
+        tensor.untyped_storage().resize_(kept)
+        with pytest.raises(phalanx.UsageError, match=f"its storage has {kept}: it was resized or freed"):
+            group.all_reduce(part)
+    whole = torch.ones(4)
+    group.all_reduce(whole)
+    same(whole, torch.full((4,), 2.0))
+
+
+@worlds(2)
 def test_an_expanded_tensor_can_be_given_but_not_filled(group: SharedMemoryGroup) -> None:
     expanded = torch.tensor([float(group.rank)]).expand(4)
     outputs = [torch.zeros(4) for _ in range(group.size)]

@@ -111,7 +111,7 @@ def _span(**changes: int) -> bytes:
         (_with_record(_span(group=4)), "record 2: it belongs to group 4, which was not recorded"),
         (_with_record(_span(end_ns=-9)), "record 2: it ends 10 ns before it starts"),
         (_with_record(_span(what=13)), "record 2: no operation, dtype or reduction has these numbers: 0xd"),
-        (_with_record(_span(what=1 | 19 << 8)), "has these numbers: 0x1301"),
+        (_with_record(_span(what=1 | 27 << 8)), "has these numbers: 0x1b01"),
         (_with_record(_span(what=10)), "record 2: send in a record of kind 4"),
         (_with_record(_span(kind=5, what=9)), "record 2: barrier in a record of kind 5"),
         (_with_record(_span(kind=5, what=10, peer=2)), "record 2: a message of rank 2 in a group of 2"),

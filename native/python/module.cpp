@@ -133,7 +133,7 @@ NB_MODULE(_native, m) {
           std::vector<Sample> known;
           for (nb::handle sample : samples)
             known.push_back({nb::borrow(sample[0]), nb::cast<std::uint64_t>(sample[1]), nb::cast<std::uint64_t>(sample[2]),
-                             nb::cast<std::uint64_t>(sample[3])});
+                             nb::cast<std::uint64_t>(sample[3]), nb::cast<bool>(sample[4])});
           return open_gate(std::move(judge), std::move(int8), std::move(uint8), known);
         },
         "judge"_a, "int8"_a, "uint8"_a, "samples"_a);

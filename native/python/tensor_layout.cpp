@@ -64,9 +64,10 @@ bool TensorLayout::learn(const std::vector<Sample>& samples) {
     }
     if (bodies.size() != samples.size() || samples.empty()) continue;
     const auto keys = common_place(samples.size(), [&](std::size_t i, std::size_t at) { return bodies[i][at] == samples[i].keys; });
-    std::optional<std::size_t> data, bytes;
+    std::optional<std::size_t> data, bytes, deleter;
+    std::uint64_t torch_deleter = 0;
     std::size_t storage = 1;
-    for (; storage < kWords && !(data && bytes); ++storage) {
+    for (; storage < kWords && !(data && bytes && deleter); ++storage) {
       std::vector<Words> storages;
       for (const Words& body : bodies) {
         if (const auto words = reader.read(body[storage])) storages.push_back(*words);
@@ -74,13 +75,20 @@ bool TensorLayout::learn(const std::vector<Sample>& samples) {
       if (storages.size() != samples.size()) continue;
       data = common_place(samples.size(), [&](std::size_t i, std::size_t at) { return storages[i][at] == samples[i].storage_data; });
       bytes = common_place(samples.size(), [&](std::size_t i, std::size_t at) { return storages[i][at] == samples[i].storage_bytes; });
+      // The first sample is torch's memory.
+      deleter = common_place(samples.size(), [&](std::size_t i, std::size_t at) {
+        return (storages[i][at] == storages[0][at]) == samples[i].is_torch_memory;
+      });
+      if (deleter) torch_deleter = storages[0][*deleter];
     }
-    if (!keys || !data || !bytes) continue;
+    if (!keys || !data || !bytes || !deleter) continue;
     body_ = body_offset;
     keys_ = *keys * 8;
     storage_ = (storage - 1) * 8;
     data_ = *data * 8;
     bytes_ = *bytes * 8;
+    deleter_ = *deleter * 8;
+    torch_deleter_ = torch_deleter;
     is_known_ = true;
     return true;
   }

@@ -1,7 +1,7 @@
-// Where torch keeps two facts of a tensor that DLPack does not tell: its dispatch keys, and the memory behind it.
+// Where torch keeps three facts of a tensor that DLPack does not tell: its dispatch keys, the memory behind it, and who frees that.
 //
 // The keys say whether a tensor is plain memory or stands for something else (a lazy negative, a wrapper, a tensor inside vmap).
-// torch has no C function for them, and to ask in Python takes as long as a small operation. So the places of both facts in torch's
+// torch has no C function for them, and to ask in Python takes as long as a small operation. So the places of these facts in torch's
 // objects are learned when the first group is made, from tensors whose facts are known. Where that does not
 // succeed, every tensor is asked about in Python: slower, and as right.
 #pragma once
@@ -22,6 +22,7 @@ struct Sample {
   std::uint64_t keys;
   std::uint64_t storage_data;
   std::uint64_t storage_bytes;
+  bool is_torch_memory;  // allocated by torch itself
 };
 
 // torch's part of a tensor, and what it says.
@@ -48,14 +49,18 @@ class TensorLayout {
     return at <= size && bytes <= size - at;
   }
 
+  // Whether torch has allocated the storage itself, so that it may be written to.
+  bool is_torch_memory(const TensorBody& body) const noexcept { return word(body.storage, deleter_) == torch_deleter_; }
+
  private:
   static std::uint64_t word(const std::byte* base, std::size_t offset) noexcept {
     return *reinterpret_cast<const std::uint64_t*>(base + offset);
   }
 
   bool is_known_ = false;
-  // In bytes: the body in the Python object, keys and storage in the body, data and size in the storage.
-  std::size_t body_ = 0, keys_ = 0, storage_ = 0, data_ = 0, bytes_ = 0;
+  // In bytes: the body in the Python object, keys and storage in the body, data, size and deleter in the storage.
+  std::size_t body_ = 0, keys_ = 0, storage_ = 0, data_ = 0, bytes_ = 0, deleter_ = 0;
+  std::uint64_t torch_deleter_ = 0;
 };
 
 }  // namespace phalanx::python

@@ -1,6 +1,5 @@
 #include "tensors.hpp"
 
-#include <algorithm>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
@@ -8,6 +7,7 @@
 #include <array>
 
 #include "../device/cuda_driver.hpp"
+#include "writable_memory.hpp"
 
 namespace phalanx::python {
 namespace {
@@ -304,6 +304,12 @@ namespace {
   return extent_of(t) * item_bytes(view.dtype);
 }
 
+// Refuse an output on the host that a write would end the process in.
+[[gnu::noinline]] void check_writable(const Tensor& tensor, std::uint64_t bytes, const char* role) {
+  if (tensor.device != kHost || tensor.view.count == 0 || is_writable(tensor.view.data, bytes)) return;
+  throw UsageProblem(std::string(role) + " is in memory that can't be written to, such as a file that is mapped read-only; pass tensor.clone()");
+}
+
 // A tensor that is not known to be plain memory.
 [[gnu::noinline]] void view_unknown(nb::handle object, const ExchangeTable& table, const char* role, Use use, Tensor& result) {
   const Verdict verdict = judge(object, role);
@@ -317,7 +323,9 @@ namespace {
   describe_elements(object, t, role, result);
   if (verdict.lazy != Lazy::kNone) set_lazy(result, verdict.lazy, role);
   const bool is_one_piece = result.view.count == 0 || is_contiguous(t);
-  if (!is_one_piece || verdict.lazy != Lazy::kNone) describe_pieces(t, role, use, result);
+  std::uint64_t bytes = result.view.bytes();
+  if (!is_one_piece || verdict.lazy != Lazy::kNone) bytes = describe_pieces(t, role, use, result);
+  if (use == Use::kWrite) check_writable(result, bytes, role);
 }
 
 }  // namespace
@@ -348,6 +356,8 @@ Tensor view_tensor(nb::handle object, const char* role, Use use) {
     bytes = describe_pieces(t, role, use, result);
   if (!gate.layout.is_inside(body, result.view.data, bytes)) [[unlikely]]
     view_unknown(object, *table, role, use, result);  // says that memory is missing
+  else if (use == Use::kWrite && !gate.layout.is_torch_memory(body)) [[unlikely]]
+    check_writable(result, bytes, role);
   return result;
 }
 

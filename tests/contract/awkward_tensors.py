@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 RIGHT, REFUSED = "right", "refused"
-NOT_ASKED = "not asked"  # torch itself dies of it
 _C: Any = torch._C
 
 
@@ -237,7 +236,7 @@ def layout_kinds() -> list[Kind]:
         Kind("anonymous mapping", _in_buffer),
         Kind("of NumPy", lambda t: torch.from_numpy(t.numpy().copy())),
         Kind("read-only of NumPy", _frozen),
-        Kind("mapped read-only", _mapped_read_only, filled=NOT_ASKED),
+        Kind("mapped read-only", _mapped_read_only, filled=REFUSED, reduced=REFUSED),
         Kind("shared by torch", lambda t: t.clone().share_memory_()),
         Kind("lazy clone", lambda t: torch._lazy_clone(t.clone())),
         Kind("result of a functional collective", lambda t: functional.AsyncCollectiveTensor(t.clone()),

@@ -30,7 +30,6 @@ from tests.contract.awkward_calls import (
     joined,
 )
 from tests.contract.awkward_tensors import (
-    NOT_ASKED,
     REFUSED,
     RIGHT,
     Kind,
@@ -154,8 +153,6 @@ def run_cases(kinds: str, door_name: str, shape: tuple[int, ...], folder: Path) 
         if shape == CHUNKED and kind.small_only:
             continue
         for operation in OPERATIONS:
-            if operation.is_filled and kind.filled == NOT_ASKED:
-                continue
             name = f"{door_name}: {operation.name}, {kind.name}, {shape}"
             announcer.announce(name)
             outcome = run_case(door, kind, operation, shape, is_torch=door_name == "torch")

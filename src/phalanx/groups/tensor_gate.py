@@ -37,7 +37,7 @@ def open_gate() -> bool:
     return is_learned
 
 
-def _samples() -> list[tuple[Tensor, int, int, int]]:
+def _samples() -> list[tuple[Tensor, int, int, int, bool]]:
     """Return plain tensors and views of several sizes and natures, with what is true of them; an ordinary one first."""
     with torch.inference_mode(False):
         plain = [torch.empty(size, device="cpu", dtype=torch.uint8) for size in (72, 1001, 40_000)]
@@ -45,10 +45,11 @@ def _samples() -> list[tuple[Tensor, int, int, int]]:
         views = [plain[1][500:], torch._neg_view(torch.empty(55, device="cpu"))]
     with torch.inference_mode():
         views.append(torch.empty(17, device="cpu"))
-    return [
-        (t, _C._dispatch_keys(t).raw_repr(), t.untyped_storage().data_ptr(), t.untyped_storage().nbytes())
-        for t in (*plain, foreign, *views)
-    ]
+    samples = []
+    for tensor in (*plain, foreign, *views):
+        keys, storage = _C._dispatch_keys(tensor).raw_repr(), tensor.untyped_storage()
+        samples.append((tensor, keys, storage.data_ptr(), storage.nbytes(), tensor is not foreign))
+    return samples
 
 
 def judge(tensor: Tensor) -> int | str | Tensor:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -27,9 +28,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _answer_interrupts()
     config.addinivalue_line("markers", "many_cases: every check runs it on ranks that are threads only")
     config.addinivalue_line("markers", "host_memory(reason): has no meaning with tensors on a device")
     battery.choose(config.getoption("--battery-device"), config.getoption("--battery-ranks"))
+
+
+def _answer_interrupts() -> None:
+    # A shell script starts `make test &` with these signals ignored, and every process that a test starts inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -59,10 +59,11 @@ def _belongs_to(entry: os.DirEntry[str], user: int) -> bool:
 
 def _stat_fields(pid: int) -> list[str]:
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        content = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return []
-    return text.rpartition(")")[2].split()  # the name before it may hold anything
+    # The name before it may hold anything: the kernel cuts it to 15 bytes, also inside a character.
+    return content.rpartition(b")")[2].decode().split()
 
 
 def state_of(pid: int) -> str:
@@ -102,8 +103,8 @@ def resident_bytes(pid: int) -> int:
 def catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal, which would otherwise end it."""
     try:
-        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        lines = (_PROC / str(pid) / "status").read_bytes().split(b"\n")
     except OSError:
         return False
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(b"SigCgt:")]
     return bool(masks and masks[0] >> (number - 1) & 1)

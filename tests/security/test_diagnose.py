@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.diagnosis.asking import ask_for_stacks
-from phalanx.diagnosis.job_list import find_jobs
+from phalanx.diagnosis.job_list import choose_job, find_jobs
 from phalanx.diagnosis.memory_files import memory_files, open_memory_file
 from phalanx.diagnosis.observation import Observation, observe
 from phalanx.diagnosis.report import render
@@ -197,6 +198,29 @@ def test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_ow
     seen = _look_at_group_of_another_user(bytes(4096), card=card)
     assert len(seen.processes) == 1
     assert seen.processes[0].pid != 1
+
+
+_HAS_A_CARD = """
+card = os.memfd_create("phalanx-job")
+os.write(card, sys.argv[1].encode())
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@another_user
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", ["pid", "name"])
+def test_another_users_job_does_not_answer_to_the_number_of_our_process(claim: str) -> None:
+    group = create_group_segment("ours", 2, crowd=2)
+    ours = os.getpid()
+    card = {"pid": {"pid": ours, "name": "theirs"}, "name": {"name": str(ours)}}[claim]
+    with started_as_another_user(_HAS_A_CARD, json.dumps(card)) as process:
+        pid = int(read_line(process))
+        assert choose_job(str(ours)).pids == {ours}
+        (theirs,) = [job for job in find_jobs() if pid in job.pids]
+        assert theirs.title().startswith(f"pid {pid} ")
+    group.close_descriptor()
 
 
 def test_a_descriptor_that_stands_for_another_file_by_now_is_not_opened() -> None:

@@ -52,15 +52,20 @@ _PROOFS = {
         "test_readers.test_a_group_that_is_rewritten_while_it_is_read_is_read",
         "test_readers.test_a_flight_record_in_which_anything_is_changed_is_refused_or_shown",
         "test_readers.test_a_trace_in_which_anything_is_changed_is_refused_or_drawn",
+        "test_readers.test_a_flight_record_with_a_number_that_no_clock_shows_is_refused_or_shown",
+        "test_readers.test_a_file_of_endless_zeros_is_read_no_further_than_need_be",
     ],
     "It waits for nobody.": [
         "test_diagnose.test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has",
+        "test_readers.test_a_pipe_in_the_place_of_a_file_is_not_waited_for",
     ],
     "Its output can't steer your terminal.": [
         "test_diagnose.test_what_another_user_calls_things_does_not_steer_the_terminal",
+        "test_readers.test_names_in_a_trace_do_not_steer_the_terminal",
     ],
     "It believes no user about processes of another user.": [
         "test_diagnose.test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_own_user_only",
+        "test_diagnose.test_another_users_job_does_not_answer_to_the_number_of_our_process",
     ],
     "It sends one signal, SIGRTMIN + 7,": [
         "test_diagnose.test_a_process_that_only_says_that_it_answers_is_not_signalled",

@@ -27,6 +27,7 @@ _PROOFS = {
         "test_meetings.test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs",
         "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
         "test_meetings.test_ranks_of_tests_are_expected_where_no_other_user_is_let_in",
+        "test_meetings.test_where_all_users_have_one_number_a_meeting_still_lets_no_other_user_in",
     ],
     "Take the place where ranks meet before they come.": [
         "test_meetings.test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows",
@@ -36,6 +37,9 @@ _PROOFS = {
     "Have code of theirs loaded.": [
         "test_folders.test_what_another_user_has_put_there_first_is_not_used",
         "test_folders.test_a_cache_that_others_can_write_to_is_not_used",
+        "test_folders.test_a_cache_whose_place_others_can_take_is_not_used",
+        "test_folders.test_a_cache_below_a_folder_of_another_user_is_not_used",
+        "test_folders.test_where_all_users_have_one_number_no_folder_is_trusted",
     ],
     "Read flight records.": ["test_folders.test_flight_records_are_the_users_alone"],
     "It writes into no file of another user and empties none.": [

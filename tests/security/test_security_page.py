@@ -62,6 +62,7 @@ _PROOFS = {
     "It waits for nobody.": [
         "test_diagnose.test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has",
         "test_readers.test_a_pipe_in_the_place_of_a_file_is_not_waited_for",
+        "test_diagnose.test_a_program_that_another_user_has_started_is_not_taken_for_roots_own",
     ],
     "Its output can't steer your terminal.": [
         "test_diagnose.test_what_another_user_calls_things_does_not_steer_the_terminal",

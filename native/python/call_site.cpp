@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "plain_text.hpp"
+
 namespace phalanx::python {
 namespace {
 
-std::string file_of(PyCodeObject* code) {
-  const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (text == nullptr) PyErr_Clear();
-  return text == nullptr ? "?" : text;
-}
+std::string file_of(PyCodeObject* code) { return utf8_of(code->co_filename); }
 
 }  // namespace
 

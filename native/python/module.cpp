@@ -16,6 +16,7 @@
 #include "../core/reading.hpp"
 #include "../core/segment.hpp"
 #include "operation_methods.hpp"
+#include "plain_text.hpp"
 #include "rank_device.hpp"
 #include "rank_endpoint.hpp"
 
@@ -46,8 +47,8 @@ class GroupSegment {
   int num_ranks() const { return layout_.num_ranks(); }
   void close_descriptor() { segment_.close_descriptor(); }
   void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
-  void fail(int culprit, const std::string& text) {
-    set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, text);
+  void fail(int culprit, const nb::str& text) {
+    set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, utf8_of(text));
   }
   bool is_broken() const { return layout_.header().fault.state.load() != 0; }
   nb::list snapshot() const {
@@ -71,16 +72,16 @@ nb::bytes nonce(RankEndpoint& self) {
 }
 
 // Plain shared memory for symmetric tensors.
-Segment create_plain_segment(const std::string& label, std::size_t bytes) {
-  return Segment::create(label, bytes);
+Segment create_plain_segment(const nb::str& label, std::size_t bytes) {
+  return Segment::create(utf8_of(label), bytes);
 }
 
-void open_trace(TraceFile* self, const std::string& path, int rank, std::size_t limit_bytes) {
+void open_trace(TraceFile* self, const nb::str& path, int rank, std::size_t limit_bytes) {
   try {
-    new (self) TraceFile(path, rank, limit_bytes);
+    new (self) TraceFile(path_of(path), rank, limit_bytes);
   } catch (const std::system_error& error) {
     errno = error.code().value();
-    PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
     throw nb::python_error();
   }
 }
@@ -147,9 +148,9 @@ NB_MODULE(_native, m) {
 
   nb::class_<GroupSegment>(m, "GroupSegment")
       .def("__init__",
-           [](GroupSegment* self, const std::string& name, int num_ranks, int crowd, int cores, std::size_t chunk_bytes,
+           [](GroupSegment* self, const nb::str& name, int num_ranks, int crowd, int cores, std::size_t chunk_bytes,
               std::size_t eager_bytes, std::size_t bulk_bytes) {
-             new (self) GroupSegment(GroupShape{name, num_ranks, crowd, cores, chunk_bytes, eager_bytes, bulk_bytes});
+             new (self) GroupSegment(GroupShape{utf8_of(name), num_ranks, crowd, cores, chunk_bytes, eager_bytes, bulk_bytes});
            },
            "name"_a, "num_ranks"_a, "crowd"_a, "cores"_a, "chunk_bytes"_a, "eager_bytes"_a, "bulk_bytes"_a)
       .def_static("attach",
@@ -183,8 +184,12 @@ NB_MODULE(_native, m) {
       .def("source_rank", &NativeWork::source_rank);
 
   nb::class_<RankEndpoint>(m, "RankEndpoint", nb::is_weak_referenceable(), nb::type_slots(operation_slots()))
-      .def(nb::init<int, int, bool, double, std::vector<std::string>, nb::object>(), "descriptor"_a, "rank"_a, "is_thread"_a,
-           "timeout_s"_a, "library_folders"_a, "explain"_a)
+      .def("__init__",
+           [](RankEndpoint* self, int descriptor, int rank, bool is_thread, double timeout_s,
+              const std::vector<nb::str>& library_folders, nb::object explain) {
+             new (self) RankEndpoint(descriptor, rank, is_thread, timeout_s, each_of(library_folders, utf8_of), std::move(explain));
+           },
+           "descriptor"_a, "rank"_a, "is_thread"_a, "timeout_s"_a, "library_folders"_a, "explain"_a)
       .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); })
       .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); })
       .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; })
@@ -194,9 +199,11 @@ NB_MODULE(_native, m) {
       .def_prop_ro("nonce", &nonce)
       .def_prop_ro("is_closed", &RankEndpoint::is_closed)
       .def_rw("timeout_s", &RankEndpoint::timeout_s)
-      .def("refuse", &RankEndpoint::refuse, "operation"_a, "text"_a)
-      .def("abort", &RankEndpoint::abort, "reason"_a = "")
-      .def("fail", &RankEndpoint::fail, "text"_a)
+      .def("refuse",
+           [](RankEndpoint& self, const std::string& operation, const nb::str& text) { return self.refuse(operation, utf8_of(text)); },
+           "operation"_a, "text"_a)
+      .def("abort", [](RankEndpoint& self, const nb::str& reason) { self.abort(utf8_of(reason)); }, "reason"_a = "")
+      .def("fail", [](RankEndpoint& self, const nb::str& text) { self.fail(utf8_of(text)); }, "text"_a)
       .def("_die", &RankEndpoint::die, "status"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a)
       .def("find_dead", &RankEndpoint::find_dead)

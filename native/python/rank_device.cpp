@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "plain_text.hpp"
 #include "rank_device.hpp"
 #include "rank_endpoint.hpp"
 
@@ -26,10 +27,10 @@ void warn(const std::string& text) {
   }
 }
 
-void use_cuda(const std::string& driver, const std::vector<std::string>& compilers, const std::string& cache_folder,
+void use_cuda(const nb::str& driver, const std::vector<nb::str>& compilers, const nb::str& cache_folder,
               nb::object warn_function) {
   warner() = std::move(warn_function);
-  device::use_cuda({driver, compilers, cache_folder});
+  device::use_cuda({path_of(driver), each_of(compilers, path_of), path_of(cache_folder)});
 }
 
 void check_packable(const Tensor& tensor) {

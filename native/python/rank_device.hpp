@@ -11,7 +11,7 @@
 namespace phalanx::python {
 
 // Accept CUDA tensors from now on. Nothing is opened before the first one; `warn(text)` tells the user something.
-void use_cuda(const std::string& driver, const std::vector<std::string>& compilers, const std::string& cache_folder,
+void use_cuda(const nanobind::str& driver, const std::vector<nanobind::str>& compilers, const nanobind::str& cache_folder,
               nanobind::object warn);
 // Tell the user something. Any thread may, but none that holds what a thread with the interpreter's lock waits for.
 void warn(const std::string& text);

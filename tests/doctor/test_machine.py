@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from phalanx.doctor.machine import cores, memory, shared_memory_folder
 
@@ -52,3 +57,15 @@ def test_what_lies_in_dev_shm_is_named(tmp_path: Path) -> None:
     for name in ("nccl-aaa", "nccl-bbb", "torch_123_0", ".hidden"):
         (tmp_path / name).write_bytes(b"x" * 8192)
     assert re.search(r"nccl\* 16.0 KiB, .*torch\* 8.0 KiB", shared_memory_folder(tmp_path).text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_a_mount_whose_name_is_no_text_does_not_disturb(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/a\xff\xe6\xc2\x85b"
+    os.mkdir(folder)
+    looks = "from phalanx.doctor.kernel import process_folder; print(process_folder().status)"
+    script = 'mount -t tmpfs none "$1" && exec "$2" -c "$3"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", os.fsdecode(folder), sys.executable, looks]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout == "ok\n", result.stderr

@@ -307,6 +307,18 @@ def test_a_long_reason_in_any_letters_is_cut_between_two_of_them(group: Any) -> 
 
 
 @worlds(2)
+def test_a_reason_and_a_name_may_hold_the_name_of_a_file_that_is_no_text(group: Any) -> None:
+    file = os.fsdecode(b"data-\xff")
+    part = group.split([0, 1], name=file)
+    assert part.name == "data-\\udcff"
+    part.empty(10)
+    if group.rank == 0:
+        part.abort(f"{file} is damaged")
+    with pytest.raises(phalanx.AbortedError, match=r"aborted the group: data-\\udcff is damaged"):
+        part.barrier()
+
+
+@worlds(2)
 def test_a_group_may_have_a_long_name_of_any_letters(group: Any) -> None:
     name = "x" + "漢字é" * 100
     part = group.split([0, 1], name=name)

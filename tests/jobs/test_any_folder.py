@@ -17,6 +17,7 @@ _FOLDERS = {
     "signs of the shell": 'it\'s "$HOME" & `x`; #%{}',
     "long": "long-" * 40,
     "a newline": "two\nlines",
+    "bytes that are no text": os.fsdecode(b"a\xff\xe6\xbc"),
 }
 _GROUP_AND_TORCH = """
     import os, torch, phalanx

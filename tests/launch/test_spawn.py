@@ -242,6 +242,22 @@ def test_sys_exit_without_a_code_is_a_good_end() -> None:
     assert failure.value.code == 3
 
 
+@every_kind
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_an_exception_about_a_file_whose_name_is_no_text_is_raised_here(kind: Kind, is_connected: bool) -> None:
+    file = os.fsdecode(b"data-\xff")
+
+    def program() -> None:
+        group = phalanx.connect() if is_connected else None
+        if group is None or group.rank == 1:
+            raise LookupError(f"{file} is damaged")
+        group.barrier()
+
+    with pytest.raises(LookupError) as caught:
+        run_ranks(kind, 2, program)
+    assert str(caught.value) == f"{file} is damaged"
+
+
 def test_an_exception_that_cannot_be_pickled_is_described() -> None:
     def program() -> None:
         class Local(Exception):

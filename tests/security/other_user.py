@@ -15,6 +15,17 @@ UID = 65534
 
 another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
 
+
+def _can_leave_its_users() -> bool:
+    """Tell whether a program can be started in a user namespace of its own, in which nobody has a number."""
+    try:
+        return subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+user_namespaces = pytest.mark.skipif(not _can_leave_its_users(), reason="needs unshare and user namespaces")
+
 # Python may be where another user can't read: so everything is imported first. A process that has changed its user
 # counts as a privileged one until it says that it is not.
 _BECOMES_ANOTHER = f"""

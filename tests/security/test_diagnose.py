@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from phalanx.diagnosis.asking import ask_for_stacks
-from phalanx.diagnosis.job_list import find_jobs
+from phalanx.diagnosis.job_list import choose_job, find_jobs
 from phalanx.diagnosis.memory_files import memory_files, open_memory_file
 from phalanx.diagnosis.observation import Observation, observe
+from phalanx.diagnosis.processes import is_of_this_user, owner_of
 from phalanx.diagnosis.report import render
 from phalanx.engine import create_group_segment
 from tests.security.other_user import (
@@ -197,6 +200,79 @@ def test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_ow
     seen = _look_at_group_of_another_user(bytes(4096), card=card)
     assert len(seen.processes) == 1
     assert seen.processes[0].pid != 1
+
+
+# A child leaves the machine's folders for one of its own, in which a file is called as a memory file is. It gives that
+# file to its parent, which becomes a program that has the rights of root.
+_FORGES = f"""
+CLONE_NEWNS, CLONE_NEWUSER, MS_REC_PRIVATE, MNT_DETACH, PIVOT_ROOT = 0x20000, 0x10000000, 0x44000, 2, 155
+libc = ctypes.CDLL(None, use_errno=True)
+def call(function, *arguments):
+    if function(*arguments) != 0:
+        os._exit(0)
+ours, theirs = socket.socketpair()
+if os.fork() == 0:
+    call(libc.unshare, CLONE_NEWNS | CLONE_NEWUSER)
+    for name, text in (("setgroups", "deny"), ("uid_map", "0 {UID} 1"), ("gid_map", "0 {UID} 1")):
+        with open(f"/proc/self/{{name}}", "w") as file:
+            file.write(text)
+    call(libc.mount, b"none", b"/", None, MS_REC_PRIVATE, None)
+    call(libc.mount, b"none", b"/tmp", b"tmpfs", 0, None)
+    os.chdir("/tmp")
+    call(libc.syscall, PIVOT_ROOT, b".", b".")
+    call(libc.umount2, b".", MNT_DETACH)
+    socket.send_fds(theirs, [b"."], [os.open("/memfd:phalanx:forged", os.O_RDWR | os.O_CREAT)])
+    os._exit(0)
+theirs.close()
+_, given, _, _ = socket.recv_fds(ours, 1, 1)
+for each in given:
+    os.set_inheritable(each, True)
+    print(os.getpid(), flush=True)
+    os.execv(sys.argv[1], ["sleep", "60"])
+print(0, flush=True)
+"""
+
+
+@another_user
+@pytest.mark.slow
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="knows the numbers of this machine's system calls only")
+def test_a_program_that_another_user_has_started_is_not_taken_for_roots_own(tmp_path: Path) -> None:
+    program = tmp_path / "sleep"
+    shutil.copy(str(shutil.which("sleep")), program)
+    program.chmod(0o4755)
+    _let_others_in(tmp_path)
+    with started_as_another_user(_FORGES, str(program)) as process:
+        pid = int(read_line(process))
+        if pid == 0 or os.statvfs(tmp_path).f_flag & os.ST_NOSUID:
+            pytest.skip("needs user namespaces, and programs that have the rights of root")
+        while owner_of(pid) != 0:
+            assert process.poll() is None
+        assert "/memfd:phalanx:forged" in [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        assert not is_of_this_user(pid)
+        assert list(memory_files(pid, "phalanx")) == []
+
+
+_HAS_A_CARD = """
+card = os.memfd_create("phalanx-job")
+os.write(card, sys.argv[1].encode())
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@another_user
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", ["pid", "name"])
+def test_another_users_job_does_not_answer_to_the_number_of_our_process(claim: str) -> None:
+    group = create_group_segment("ours", 2, crowd=2)
+    ours = os.getpid()
+    card = {"pid": {"pid": ours, "name": "theirs"}, "name": {"name": str(ours)}}[claim]
+    with started_as_another_user(_HAS_A_CARD, json.dumps(card)) as process:
+        pid = int(read_line(process))
+        assert choose_job(str(ours)).pids == {ours}
+        (theirs,) = [job for job in find_jobs() if pid in job.pids]
+        assert theirs.title().startswith(f"pid {pid} ")
+    group.close_descriptor()
 
 
 def test_a_descriptor_that_stands_for_another_file_by_now_is_not_opened() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from phalanx.diagnosis.record_folder import write_record, write_whole
 from phalanx.launch import private_folders
 from phalanx.launch.private_folders import NoFolderError, open_private
 from tests.diagnosis.observations import group, observation, row
-from tests.security.other_user import UID, another_user, run_as_another_user
+from tests.security.other_user import UID, another_user, run_as_another_user, user_namespaces
 
 
 @pytest.fixture
@@ -90,3 +92,57 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatc
     assert open_private("things").parent.name == f"phalanx-{os.geteuid()}"
     cache.chmod(0o755)
     assert open_private("things") == cache
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_cache_whose_place_others_can_take_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "phalanx" / "things").mkdir(parents=True, mode=0o700)
+    shared.chmod(mode)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert open_private("things").parent.name == f"phalanx-{os.geteuid()}"
+    shared.chmod(mode | stat.S_ISVTX)  # in such a folder nobody can take away what is ours
+    assert open_private("things") == shared / "phalanx" / "things"
+
+
+@another_user
+@pytest.mark.slow
+def test_a_cache_below_a_folder_of_another_user_is_not_used(
+    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    run_as_another_user("os.mkdir(sys.argv[1])", str(shared_folder / "phalanx"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(shared_folder))
+    assert open_private("things") == shared_folder / f"phalanx-{os.geteuid()}" / "things"
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_all_folders_made_for_a_cache_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    made = open_private("things")
+    assert made == tmp_path / "new" / "phalanx" / "things"
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (made, made.parent, made.parent.parent)} == {0o700}
+
+
+def test_a_cache_is_where_a_link_led_when_it_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
+    assert open_private("things") == tmp_path / "real" / "phalanx" / "things"
+
+
+@pytest.mark.slow
+@user_namespaces
+def test_where_all_users_have_one_number_no_folder_is_trusted(tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+from phalanx.launch.private_folders import why_not_trusted
+print(why_not_trusted(Path({str(tmp_path)!r})))
+"""
+    command = ["unshare", "--user", sys.executable, "-c", program]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout == f"whose {tmp_path} is can't be known: this user has no number of its own in this container\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import pickle
 import secrets
@@ -17,11 +19,17 @@ from typing import Any
 import pytest
 
 from phalanx.engine import create_symmetric_segment
-from phalanx.errors import UsageError
+from phalanx.errors import OperationTimeoutError, UsageError
 from phalanx.launch import user_secret
 from phalanx.launch.meeting import Gathering, Outcome, address_of, is_same_user, meet
 from phalanx.testing.reception import Reception
-from tests.security.other_user import another_user, read_line, run_as_another_user, started_as_another_user
+from tests.security.other_user import (
+    another_user,
+    read_line,
+    run_as_another_user,
+    started_as_another_user,
+    user_namespaces,
+)
 
 _HOLDS = """
 taken = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in sys.argv[1:]]
@@ -209,3 +217,52 @@ def test_the_two_ends_of_a_line_belong_to_the_same_user() -> None:
     for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET):
         assert is_same_user(each)
         each.close()
+
+
+@another_user
+@pytest.mark.slow
+def test_a_place_whose_holder_lets_nobody_in_is_waited_for_no_longer_than_told() -> None:
+    gathering = dataclasses.replace(_gathering(secrets.token_hex(8), 2), timeout_s=0.5)
+    is_full = """
+taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+taken.bind(bytes.fromhex(sys.argv[1]))
+taken.listen(0)
+knock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+knock.connect(bytes.fromhex(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with started_as_another_user(is_full, address_of(gathering.name).hex()) as process:
+        assert read_line(process) == "ready"
+        thread, results = _in_thread(lambda: meet(gathering, 0, lambda outcome: outcome))
+        thread.join(30)
+        is_over = not thread.is_alive()
+    thread.join(30)
+    assert is_over
+    assert isinstance(results[0], OperationTimeoutError)
+
+
+_MEETS_WITHOUT_A_NUMBER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from phalanx.launch.meeting import meet
+from tests.security.test_meetings import _gathering
+print(meet(_gathering(sys.argv[2], 2), int(sys.argv[3]), lambda outcome: outcome).position)
+"""
+
+
+@another_user
+@user_namespaces
+@pytest.mark.slow
+def test_where_all_users_have_one_number_a_meeting_still_lets_no_other_user_in() -> None:
+    name = secrets.token_hex(8)
+    command = ["unshare", "--user", sys.executable, "-c", _MEETS_WITHOUT_A_NUMBER, str(Path(__file__).parents[2]), name]
+    own_number = Path("/proc/sys/kernel/overflowuid").read_text().strip()
+    address = b"\0phalanx-" + hashlib.sha256(f"{own_number}:a test|{name}".encode()).hexdigest()[:40].encode()
+    with subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, text=True) as host:
+        while address[1:].decode() not in Path("/proc/net/unix").read_text():
+            assert host.poll() is None
+        assert run_as_another_user(_KNOCKS, address.hex()).strip() == "answer b''"
+        guest = subprocess.run([*command, "1"], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+        out, _ = host.communicate(timeout=60)
+    assert (out, guest.stdout) == ("0\n", "1\n")

@@ -5,6 +5,7 @@ They may refuse, in words, or read on. They may neither crash nor take long.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phalanx.diagnosis.observation import describe, from_json, to_json
+from phalanx.cli.timeline import timeline
+from phalanx.diagnosis.observation import describe, from_json, read_record, to_json
 from phalanx.diagnosis.report import render
 from phalanx.diagnosis.stacks import parse_stacks
 from phalanx.engine import GroupSegment, create_group_segment, create_symmetric_segment
@@ -186,6 +189,57 @@ def test_text_that_is_no_flight_record_is_refused(text: str) -> None:
 def test_a_flight_record_that_is_deep_or_long_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a flight record"):
         from_json(text, "fuzz")
+
+
+@pytest.mark.parametrize(
+    "number", [10**400, -(10**400), 2**64, float("nan"), float("inf")], ids=["huge", "low", "65 bits", "nan", "inf"]
+)
+def test_a_flight_record_with_a_number_that_no_clock_shows_is_refused_or_shown(number: float) -> None:
+    whole = json.loads(to_json(observation(group(row(0), waiting(1, 0), fault=fault("timeout")))))
+    for path in _places(whole):
+        record = json.loads(json.dumps(whole))
+        target = record
+        for key in path[:-1]:
+            target = target[key]
+        if isinstance(target[path[-1]], int | float):
+            target[path[-1]] = number
+            with contextlib.suppress(UsageError):
+                render(from_json(json.dumps(record), "fuzz"))
+
+
+def test_a_flight_record_whose_version_is_no_number_is_refused_without_showing_it() -> None:
+    record = {**json.loads(to_json(observation(group(row(0))))), "version": "\x1b[2J"}
+    with pytest.raises(UsageError, match=r"^fuzz: not a flight record of phalanx$"):
+        from_json(json.dumps(record), "fuzz")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0-1.raw")
+    with pytest.raises(UsageError, match="not a plain file"):
+        read_record(tmp_path / "rank-0-1.raw")
+    with pytest.raises(UsageError, match="not a plain file"):
+        write_timeline(tmp_path)
+
+
+def test_a_file_of_endless_zeros_is_read_no_further_than_need_be(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0-1000.raw"
+    path.write_bytes(_trace())
+    os.truncate(path, 1 << 40)
+    assert write_timeline(tmp_path).num_spans == 5
+    with pytest.raises(UsageError, match="more than 1024 MiB"):
+        read_record(path)
+
+
+def test_names_in_a_trace_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    rank = RawRank(0).group(name="a\x1b[2J").call("all_reduce", 1, 100, 0, place="train\x1b[2J.py:7")
+    (tmp_path / "rank-0-1000.raw").write_bytes(b"".join(record.ljust(128, b"\0") for record in rank.records))
+    shown = CliRunner().invoke(timeline, [str(tmp_path)], color=True)
+    assert shown.exit_code == 0
+    assert "a\\x1b[2J" in shown.output
+    (tmp_path / "rank-1-\x1b[2J.raw").write_bytes(b"no trace")
+    refused = CliRunner().invoke(timeline, [str(tmp_path)], color=True)
+    assert "rank-1-\\x1b[2J.raw is damaged" in refused.output
+    assert "\x1b" not in shown.output + refused.output
 
 
 def _trace() -> bytes:

@@ -27,6 +27,7 @@ _PROOFS = {
         "test_meetings.test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs",
         "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
         "test_meetings.test_ranks_of_tests_are_expected_where_no_other_user_is_let_in",
+        "test_meetings.test_where_all_users_have_one_number_a_meeting_still_lets_no_other_user_in",
     ],
     "Take the place where ranks meet before they come.": [
         "test_meetings.test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows",
@@ -36,6 +37,9 @@ _PROOFS = {
     "Have code of theirs loaded.": [
         "test_folders.test_what_another_user_has_put_there_first_is_not_used",
         "test_folders.test_a_cache_that_others_can_write_to_is_not_used",
+        "test_folders.test_a_cache_whose_place_others_can_take_is_not_used",
+        "test_folders.test_a_cache_below_a_folder_of_another_user_is_not_used",
+        "test_folders.test_where_all_users_have_one_number_no_folder_is_trusted",
     ],
     "Read flight records.": ["test_folders.test_flight_records_are_the_users_alone"],
     "It writes into no file of another user and empties none.": [
@@ -52,15 +56,21 @@ _PROOFS = {
         "test_readers.test_a_group_that_is_rewritten_while_it_is_read_is_read",
         "test_readers.test_a_flight_record_in_which_anything_is_changed_is_refused_or_shown",
         "test_readers.test_a_trace_in_which_anything_is_changed_is_refused_or_drawn",
+        "test_readers.test_a_flight_record_with_a_number_that_no_clock_shows_is_refused_or_shown",
+        "test_readers.test_a_file_of_endless_zeros_is_read_no_further_than_need_be",
     ],
     "It waits for nobody.": [
         "test_diagnose.test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has",
+        "test_readers.test_a_pipe_in_the_place_of_a_file_is_not_waited_for",
+        "test_diagnose.test_a_program_that_another_user_has_started_is_not_taken_for_roots_own",
     ],
     "Its output can't steer your terminal.": [
         "test_diagnose.test_what_another_user_calls_things_does_not_steer_the_terminal",
+        "test_readers.test_names_in_a_trace_do_not_steer_the_terminal",
     ],
     "It believes no user about processes of another user.": [
         "test_diagnose.test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_own_user_only",
+        "test_diagnose.test_another_users_job_does_not_answer_to_the_number_of_our_process",
     ],
     "It sends one signal, SIGRTMIN + 7,": [
         "test_diagnose.test_a_process_that_only_says_that_it_answers_is_not_signalled",

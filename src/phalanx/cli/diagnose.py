@@ -33,6 +33,7 @@ def diagnose(
     JOB is the process of a rank or of its launcher, the name of a job, or a flight record written when one failed. It
     can be left out when only one job runs. The job need not do anything for it: it may hang, or be stopped.
     """
+    from phalanx.diagnosis.words import visible_lines
     from phalanx.errors import PhalanxError
     from phalanx.scarcity import in_words
 
@@ -49,7 +50,7 @@ def diagnose(
                 _write_for_torch(seen, torch_folder)
             _show(seen, is_json, short)
     except PhalanxError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(visible_lines(str(error))) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # nobody reads it
             raise

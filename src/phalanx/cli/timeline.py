@@ -14,13 +14,14 @@ def timeline(folder: Path) -> None:
 
     Recordings are made by `phalanx run --trace FOLDER` and `with phalanx.trace(FOLDER):`.
     """
+    from phalanx.diagnosis.words import visible, visible_lines
     from phalanx.errors import PhalanxError
     from phalanx.timeline import units, write_timeline
 
     try:
         written = write_timeline(folder)
     except PhalanxError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(visible_lines(str(error))) from error
     for warning in written.warnings:
-        click.echo(warning, err=True)
+        click.echo(visible(warning), err=True)
     click.echo(f"{units.count(written.num_spans, 'call')}: {written.page} for a browser, {written.trace} for Perfetto")

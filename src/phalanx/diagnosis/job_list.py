@@ -69,14 +69,17 @@ def read_card(found: MemoryFile) -> dict[str, Any]:
     if descriptor is None:
         return {}
     try:
-        card = json.loads(os.pread(descriptor, _CARD_BYTES, 0))
+        card: dict[str, Any] = json.loads(os.pread(descriptor, _CARD_BYTES, 0))
         check_job(card)
     except (OSError, ValueError, RecursionError):
         return {}
     finally:
         os.close(descriptor)
     # A card speaks for processes of its own user only: nobody shall be shown as part of somebody else's job.
-    return {**card, "pids": [pid for pid in card.get("pids", ()) if owner_of(pid) == found.owner]}
+    card["pids"] = [pid for pid in card.get("pids", ()) if owner_of(pid) == found.owner]
+    if "pid" in card and owner_of(card["pid"]) != found.owner:
+        del card["pid"]
+    return card
 
 
 def choose_job(wanted: str | None) -> Job:
@@ -93,11 +96,9 @@ def choose_job(wanted: str | None) -> Job:
             raise UsageError("no job of phalanx runs here under this user")
         listed = "".join(f"\n  {job.title()}" for job in jobs)
         raise UsageError(f"{len(jobs)} jobs run here; say which by its process or its name{listed}")
-    found = [job for job in jobs if job.name == wanted]
-    if wanted.isdigit():
-        number = int(wanted)
-        found = found or [job for job in jobs if number in {*job.pids, job.card.get("pid")}]
-        found = found or [job for job in jobs if any(parent_of(pid) == number for pid in job.pids)]
+    # A number is a process first: another user may have called a job so.
+    found = _jobs_of_process(int(wanted), jobs) if wanted.isdecimal() else []
+    found = found or [job for job in jobs if job.name == wanted]
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
@@ -106,13 +107,18 @@ def choose_job(wanted: str | None) -> Job:
     raise UsageError(_why_not(wanted, jobs))
 
 
+def _jobs_of_process(number: int, jobs: list[Job]) -> list[Job]:
+    found = [job for job in jobs if number in {*job.pids, job.card.get("pid")}]
+    return found or [job for job in jobs if any(parent_of(pid) == number for pid in job.pids)]
+
+
 def follow_job(job: Job) -> Job | None:
     """Return a job as it is now: it may have got other processes; None when all that it had are gone."""
     return next((now for now in find_jobs() if now.pids & job.pids), None)
 
 
 def _why_not(wanted: str, jobs: list[Job]) -> str:
-    if wanted.isdigit():
+    if wanted.isdecimal():
         pid = int(wanted)
         if owner_of(pid) is None:
             return f"there is no process {pid}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.diagnosis.processes import owner_of
+from phalanx.diagnosis.processes import is_of_this_user, owner_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MemoryFile:
     @property
     def is_ours(self) -> bool:
         """Whether file and process belong to the user of this process."""
-        return self.owner == os.geteuid() == owner_of(self.pid)
+        return self.owner == os.geteuid() and is_of_this_user(self.pid)
 
 
 def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
@@ -47,7 +47,7 @@ def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return
-    is_ours = owner_of(pid) == os.geteuid()
+    is_ours = is_of_this_user(pid)
     for number in numbers:
         found = None
         with contextlib.suppress(OSError):  # closed meanwhile

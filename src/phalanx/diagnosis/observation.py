@@ -6,6 +6,7 @@ flight record holds is this as JSON.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -21,10 +22,12 @@ from phalanx.diagnosis.processes import command_of, resident_bytes, state_of
 from phalanx.diagnosis.record_format import check_record
 from phalanx.engine import GroupSegment
 from phalanx.errors import UsageError
+from phalanx.plain_files import open_plain_file
 
 FORMAT = "phalanx flight record"
 VERSION = 1
 _MOST_ENTRIES = 300_000  # of the past of all ranks: about half a gigabyte
+_MOST_BYTES = 1 << 30  # of a record
 
 
 @dataclass
@@ -147,6 +150,8 @@ def from_json(text: str, source: str) -> Observation:
         if data.pop("format") != FORMAT:
             raise KeyError("format")
         version = data.pop("version")
+        if not isinstance(version, int):
+            raise TypeError("version")
         if version != VERSION:
             raise UsageError(f"{source}: a flight record of version {version}; this phalanx reads version {VERSION}")
         check_record(data)
@@ -165,7 +170,10 @@ def read_record(path: Path) -> Observation:
         UsageError: There is none.
     """
     try:
-        text = path.read_text()
+        with open_plain_file(path) as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB, as no flight record has")
+            text = file.read(_MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from None
     return from_json(text, str(path))

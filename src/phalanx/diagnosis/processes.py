@@ -40,6 +40,18 @@ def owner_of(pid: int) -> int | None:
         return None
 
 
+def is_of_this_user(pid: int) -> bool:
+    """Tell whether a process belongs to the user of this one, and was started by nobody else."""
+    user = os.geteuid()
+    # A program that takes the rights of root is shown as root's, but has what the user gave it who started it.
+    return owner_of(pid) == user and (user != 0 or _users_of(pid) == {0})
+
+
+def _users_of(pid: int) -> set[int]:
+    """Return all users whose rights a process has or could take back; none when it is gone."""
+    return {int(number) for line in _status_lines(pid) if line.startswith(b"Uid:") for number in line.split()[1:]}
+
+
 def visible_pids() -> list[int]:
     """Return the processes that this one may look at: those of its user; all when it is root."""
     user = os.geteuid()
@@ -59,10 +71,11 @@ def _belongs_to(entry: os.DirEntry[str], user: int) -> bool:
 
 def _stat_fields(pid: int) -> list[str]:
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        content = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return []
-    return text.rpartition(")")[2].split()  # the name before it may hold anything
+    # The name before it may hold anything: the kernel cuts it to 15 bytes, also inside a character.
+    return content.rpartition(b")")[2].decode().split()
 
 
 def state_of(pid: int) -> str:
@@ -101,9 +114,12 @@ def resident_bytes(pid: int) -> int:
 
 def catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal, which would otherwise end it."""
-    try:
-        lines = (_PROC / str(pid) / "status").read_text().splitlines()
-    except OSError:
-        return False
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    masks = [int(line.split()[1], 16) for line in _status_lines(pid) if line.startswith(b"SigCgt:")]
     return bool(masks and masks[0] >> (number - 1) & 1)
+
+
+def _status_lines(pid: int) -> list[bytes]:
+    try:
+        return (_PROC / str(pid) / "status").read_bytes().split(b"\n")
+    except OSError:
+        return []

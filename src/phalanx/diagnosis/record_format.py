@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _NUMBER = (int, float)
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 _ENTRY = {
     "seq": int,
     "operation": str,
@@ -101,6 +102,8 @@ def _check(value: Any, form: Any) -> None:
             _check(value, form[1])
     elif not isinstance(value, form):
         raise ValueError("of another kind")
+    elif isinstance(value, int | float) and not _SMALLEST <= value <= _LARGEST:  # not a number is neither
+        raise ValueError("no number that phalanx writes")
 
 
 def _check_numbers(group: Mapping[str, Any]) -> None:
@@ -110,7 +113,7 @@ def _check_numbers(group: Mapping[str, Any]) -> None:
     used += [entry["peer"] for each in group["records"] for entry in each["messages"]]
     if group["fault"] is not None:
         used += [group["fault"]["culprit"], group["fault"]["reporter"]]
-    if [row["rank"] for row in rows] != list(range(num_ranks)) or len(group["records"]) != num_ranks:
+    if not len(rows) == len(group["records"]) == num_ranks or [row["rank"] for row in rows] != list(range(num_ranks)):
         raise ValueError("not all ranks are there")
     if any(not -1 <= rank < num_ranks for rank in used):
         raise ValueError("a rank that does not exist")

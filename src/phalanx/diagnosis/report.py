@@ -44,7 +44,7 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
 
 def _made_visible(seen: Observation) -> Observation:
     processes = [
-        replace(process, command=_visible(process.command), stacks=_visible_lines(process.stacks))
+        replace(process, command=_visible(process.command), stacks=words.visible_lines(process.stacks))
         for process in seen.processes
     ]
     return replace(
@@ -64,14 +64,10 @@ def _visible(value: Any) -> Any:
         return words.visible(value)
     if isinstance(value, Mapping):
         return {
-            name: _visible_lines(each) if name == "text" and isinstance(each, str) else _visible(each)
+            name: words.visible_lines(each) if name == "text" and isinstance(each, str) else _visible(each)
             for name, each in value.items()
         }
     return [_visible(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _visible_lines(text: str) -> str:
-    return "\n".join(map(words.visible, text.split("\n")))
 
 
 def _members(found: Findings, group: View) -> list[int]:

@@ -18,6 +18,11 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def visible_lines(text: str) -> str:
+    """Do the same to a text of several lines, which stay as they are."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def rank_list(ranks: Iterable[int]) -> str:
     """Write ranks as "rank 3" or "ranks 0-2, 5"."""
     ordered = sorted(set(ranks))

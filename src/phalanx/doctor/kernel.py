@@ -49,7 +49,7 @@ def process_folder(folder: Path = Path("/proc")) -> Answer:
     descriptor = os.memfd_create("phalanx-doctor")
     try:
         with neighbour() as pid:
-            (folder / str(pid) / "stat").read_text()
+            (folder / str(pid) / "stat").read_bytes()
             target = os.readlink(folder / str(pid) / "fd" / str(descriptor))
     finally:
         os.close(descriptor)
@@ -83,10 +83,11 @@ def container(root: Path = Path("/")) -> Answer:
 
 
 def _mount_options(folder: Path) -> str:
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, place, _, options, *_ = line.split()
-        if place == str(folder):
-            return options
+    # Users can mount things too, under any name: only spaces and line ends are escaped there.
+    for line in Path("/proc/mounts").read_bytes().rstrip(b"\n").split(b"\n"):
+        _, place, _, options, *_ = line.split(b" ")
+        if place == os.fsencode(folder):
+            return options.decode(errors="replace")
     return ""
 
 

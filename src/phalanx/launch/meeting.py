@@ -30,6 +30,7 @@ from phalanx.errors import (
     UsageError,
 )
 from phalanx.launch.exceptions import headline_of
+from phalanx.launch.user_identity import is_number_certain
 from phalanx.launch.waiting import is_readable
 from phalanx.scarcity import in_words
 
@@ -187,7 +188,11 @@ def blame(gathering: Gathering, rank: int | None, kind: type[PeerError], what: s
 def is_same_user(connection: socket.socket) -> bool:
     """Tell whether the other end of a Unix socket belongs to the user of this process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
+    process, user, _ = struct.unpack("3i", credentials)
+    if user != os.geteuid():
+        return False
+    # Where numbers say nothing, the kernel still knows who is who: nobody else's open files can be looked at.
+    return is_number_certain() or os.access(f"/proc/{process}/fd", os.R_OK)
 
 
 class _Guest:
@@ -203,7 +208,10 @@ class _Guest:
     def visit(self, address: bytes) -> Outcome | None:
         """Show the card and wait for the memory; None when there is no host (any more) and it is worth another try."""
         try:
+            # Without waiting for room: whoever holds the place may never make any, and the time here is limited.
+            self._connection.setblocking(False)
             self._connection.connect(address)
+            self._connection.setblocking(True)
             if not is_same_user(self._connection):
                 raise UsageError(
                     f"{self._gathering.title}: another user holds this meeting place\n"
@@ -375,7 +383,8 @@ class _Host:
             while True:
                 guest, _ = self._server.accept()
                 with guest, contextlib.suppress(OSError):
-                    guest.send(pickle.dumps(told))
+                    if is_same_user(guest):
+                        guest.send(pickle.dumps(told))
 
     def _dismiss(self) -> None:
         for guest in self._guests:

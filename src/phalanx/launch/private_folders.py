@@ -7,6 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from phalanx.launch.user_identity import is_number_certain
 from phalanx.settings import cache_folder
 
 
@@ -15,16 +16,16 @@ class NoFolderError(OSError):
 
 
 def cached(kind: str) -> Path | None:
-    """Return the user's folder for things of a kind; None when it can't be known."""
+    """Return the user's folder for things of a kind, without links on the way; None when it can't be known."""
     try:
-        return cache_folder() / kind
+        return (cache_folder() / kind).resolve()
     except RuntimeError:  # the user has no home
         return None
 
 
 def spare(kind: str) -> Path:
     """Return the folder that serves when the user's can't be written to."""
-    return Path(tempfile.gettempdir()) / f"phalanx-{os.geteuid()}" / kind
+    return Path(tempfile.gettempdir()).resolve() / f"phalanx-{os.geteuid()}" / kind
 
 
 def open_private(kind: str) -> Path:
@@ -34,14 +35,20 @@ def open_private(kind: str) -> Path:
         NoFolderError: There is none.
     """
     folder, other = cached(kind), spare(kind)
-    problem = "the user has no home folder" if folder is None else _make_private(folder) or why_not_trusted(folder)
+    problem = "the user has no home folder" if folder is None else _make_private(folder) or why_not_private(folder)
     if folder is not None and not problem:
         return folder
     # Everybody may make things in the folder for temporary files: each part of the path must be ours.
     problem_there = _make_private(other.parent) or _link_or_foreign(other.parent) or _make_private(other)
+    problem_there = problem_there or why_not_private(other)
     if problem_there:
         raise NoFolderError(f"{problem}; {problem_there}")
     return other
+
+
+def why_not_private(folder: Path) -> str:
+    """Return why a folder without links on its way can't be trusted, nor to be the same one later."""
+    return why_not_trusted(folder) or next(filter(None, map(_why_replaceable, folder.parents)), "")
 
 
 def why_not_trusted(path: Path) -> str:
@@ -50,6 +57,8 @@ def why_not_trusted(path: Path) -> str:
     What belongs to the superuser can: it is how an image is prepared for others.
     """
     status = path.stat()
+    if not is_number_certain():
+        return f"whose {path} is can't be known: this user has no number of its own in this container"
     if status.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user (uid {status.st_uid})"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -57,10 +66,26 @@ def why_not_trusted(path: Path) -> str:
     return ""
 
 
+def _why_replaceable(folder: Path) -> str:
+    """Return who else could put something in the place of what is in a folder.
+
+    In a container, the superuser of the machine may have no number: whoever has the root folder is as good.
+    """
+    status = folder.stat()
+    if status.st_uid not in (os.geteuid(), 0, Path("/").stat().st_uid):
+        return f"{folder} belongs to another user (uid {status.st_uid})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+        return f"{folder} can be written to by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
 def _make_private(folder: Path) -> str:
-    """Make a folder, or see that it can be written to; return what is wrong."""
+    """Make a folder and what is missing above it, or see that it can be written to; return what is wrong."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in [*reversed(folder.parents), folder]:
+            if not each.exists():
+                each.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # says what is in its place
     except OSError as error:
         return f"{folder} can't be made: {error.strerror}"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} can't be written to"

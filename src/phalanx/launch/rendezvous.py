@@ -1,8 +1,9 @@
 """What torch's own backends need to find each other: a store that only this user can reach, and a port's number.
 
 The store is a memory file of the launcher. Ranks open it through /proc as a FileStore of torch's: no port is opened, no
-file is left behind, and the kernel lets nobody but the same user in. The port is bound, so that nobody else gets it,
-but nothing listens there. It is for programs that make a TCPStore themselves: the port is theirs then.
+file is left behind, and the kernel lets nobody but the same user in. The port is bound, so that nobody else is given
+it, but nothing listens there. It is for programs that make a TCPStore themselves: the port is theirs then. Another user
+who asks for this very number can have it before them, as with every port that its server has not yet bound.
 """
 
 from __future__ import annotations

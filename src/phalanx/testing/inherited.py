@@ -67,7 +67,7 @@ def _has_autograd_threads() -> bool:
     """torch starts them with the first backward() where there are GPUs, and refuses backward() in a forked copy."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
-            if (task / "comm").read_text().startswith("pt_autograd"):
+            if (task / "comm").read_bytes().startswith(b"pt_autograd"):
                 return True
     return False
 

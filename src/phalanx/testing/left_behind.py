@@ -65,7 +65,7 @@ def end_child_processes() -> list[str]:
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
     except OSError:
         return True
 
@@ -78,7 +78,7 @@ def _command_line(pid: int) -> str:
             if text:
                 break
             time.sleep(_BETWEEN_LOOKS_S)  # while a program is being loaded it has none
-        text = text or Path(f"/proc/{pid}/comm").read_text().strip()
+        text = text or Path(f"/proc/{pid}/comm").read_bytes().decode(errors="replace").strip()
     except OSError:
         return "already gone"
     return text if len(text) <= 100 else text[:97] + "..."

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
+from phalanx.plain_files import open_plain_file
 from phalanx.timeline.calls import Call, decode_call
 
 RECORD_BYTES = 128
@@ -92,18 +93,24 @@ def read_raw_file(path: Path) -> RawFile:
         UsageError: It can't be read, or is none that phalanx recorded.
     """
     try:
-        content = path.read_bytes()
+        with open_plain_file(path) as file:
+            return _read_records(path, iter(lambda: file.read(RECORD_BYTES), b""))
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
-    num_whole = len(content) // RECORD_BYTES
-    if not any(content[:RECORD_BYTES]):
+
+
+def _read_records(path: Path, records: Iterator[bytes]) -> RawFile:
+    header = next(records, b"")
+    if not any(header):
         return RawFile(path, _header_from_name(path), is_empty=True)
-    if num_whole == 0:
+    if len(header) < RECORD_BYTES:
         raise _damaged(path, 0, "there is no whole header")
-    raw = RawFile(path, _read_header(path, content[:RECORD_BYTES]))
+    raw = RawFile(path, _read_header(path, header))
     reader = _Reader(raw)
-    for number in range(1, num_whole):
-        record = content[number * RECORD_BYTES : (number + 1) * RECORD_BYTES]
+    for number, record in enumerate(records, 1):
+        if len(record) < RECORD_BYTES:
+            raw.is_cut = any(record)
+            break
         (kind,) = _KIND.unpack_from(record)
         if kind == END:
             return raw
@@ -111,7 +118,6 @@ def read_raw_file(path: Path) -> RawFile:
             reader.read(kind, record)
         except _BadRecord as error:
             raise _damaged(path, number, str(error)) from error
-    raw.is_cut = len(content) % RECORD_BYTES != 0 and any(content[num_whole * RECORD_BYTES :])
     return raw
 
 

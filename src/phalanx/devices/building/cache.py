@@ -60,8 +60,12 @@ def check_trust(library: Path) -> None:
     Raises:
         BuildError: Somebody could.
     """
-    for path in (library.parent.parent, library.parent, library):
-        problem = private_folders.why_not_trusted(path)
+    builds = library.parent.parent
+    problems = [
+        private_folders.why_not_private(builds),
+        *map(private_folders.why_not_trusted, (library.parent, library)),
+    ]
+    for problem in problems:
         if problem:
             raise BuildError(
                 f"the built virtual devices are not loaded: {problem}\n"

@@ -15,6 +15,7 @@ import pytest
 from phalanx.diagnosis.record_folder import write_record, write_whole
 from phalanx.launch import private_folders
 from phalanx.launch.private_folders import NoFolderError, open_private
+from phalanx.launch.user_identity import is_group_of_one
 from tests.diagnosis.observations import group, observation, row
 from tests.security.other_user import UID, another_user, run_as_another_user, user_namespaces
 
@@ -94,18 +95,33 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatc
     assert open_private("things") == cache
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o775])
+@pytest.mark.parametrize("mode", [0o777, pytest.param(0o775, marks=another_user)])
 def test_a_cache_whose_place_others_can_take_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     shared = tmp_path / "shared"
     (shared / "phalanx" / "things").mkdir(parents=True, mode=0o700)
     shared.chmod(mode)
+    if mode == 0o775:
+        os.chown(shared, -1, UID)
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert open_private("things").parent.name == f"phalanx-{os.geteuid()}"
     shared.chmod(mode | stat.S_ISVTX)  # in such a folder nobody can take away what is ours
     assert open_private("things") == shared / "phalanx" / "things"
+
+
+@pytest.mark.skipif(not is_group_of_one(os.getegid()), reason="the group of this user has other members")
+def test_a_cache_that_only_the_users_own_group_can_write_to_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A umask of 002, the default of some systems, makes such folders."""
+    cache = tmp_path / "cache"
+    (cache / "phalanx" / "things").mkdir(parents=True)
+    for folder in (cache, cache / "phalanx", cache / "phalanx" / "things"):
+        folder.chmod(0o775)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert open_private("things") == cache / "phalanx" / "things"
 
 
 @another_user

@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from phalanx.launch.user_identity import is_number_certain
+from phalanx.launch.user_identity import is_group_of_one, is_number_certain
 from phalanx.settings import cache_folder
 
 
@@ -61,7 +61,7 @@ def why_not_trusted(path: Path) -> str:
         return f"whose {path} is can't be known: this user has no number of its own in this container"
     if status.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user (uid {status.st_uid})"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if _can_others_write(status):
         return f"{path} can be written to by other users (mode {stat.S_IMODE(status.st_mode):o})"
     return ""
 
@@ -74,9 +74,15 @@ def _why_replaceable(folder: Path) -> str:
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0, Path("/").stat().st_uid):
         return f"{folder} belongs to another user (uid {status.st_uid})"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+    if _can_others_write(status) and not status.st_mode & stat.S_ISVTX:
         return f"{folder} can be written to by other users (mode {stat.S_IMODE(status.st_mode):o})"
     return ""
+
+
+def _can_others_write(status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not is_group_of_one(status.st_gid)
 
 
 def _make_private(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Whether the number of this process's user stands for that user alone.
+"""Whether the numbers of this process's user and group stand for that user alone.
 
 In a user namespace, the kernel shows everybody who has no number there as the same one (65534, mostly "nobody"). For a
 process that is shown so itself, numbers say nothing: another user looks just like its own.
@@ -6,7 +6,9 @@ process that is shown so itself, numbers say nothing: another user looks just li
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from pathlib import Path
 
 _EVERYBODY = ["0", "0", "4294967295"]
@@ -17,3 +19,14 @@ def is_number_certain() -> bool:
     if os.geteuid() != int(Path("/proc/sys/kernel/overflowuid").read_text()):
         return True
     return Path("/proc/self/uid_map").read_text().split() == _EVERYBODY
+
+
+def is_group_of_one(group: int) -> bool:
+    """Tell whether this process's user is the only member of a group: many systems give every user such a group."""
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        members = grp.getgrgid(group).gr_mem
+    except KeyError:
+        return False
+    others = any(other.pw_gid == group and other.pw_uid != user.pw_uid for other in pwd.getpwall())
+    return user.pw_gid == group and not others and set(members) <= {user.pw_name}

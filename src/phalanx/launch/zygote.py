@@ -29,6 +29,7 @@ from typing import Any
 from phalanx.launch.burial import Undertaker, adopt_orphans, end_children, own_children
 from phalanx.launch.outcome import describe_process_limit
 from phalanx.launch.rank_process import Job
+from phalanx.launch.receiving import receive_with_descriptors
 
 _LENGTH = struct.Struct("!Q")
 _FDS_PER_MESSAGE = 200
@@ -72,7 +73,7 @@ def _receive_exactly(control: socket.socket, count: int) -> bytes:
 
 def _receive_job(control: socket.socket) -> tuple[Job, list[int]] | None:
     """Take the next job; None when it did not come through, and then its sender knows."""
-    marker, letters, _, _ = socket.recv_fds(control, 1, 1)
+    marker, letters = receive_with_descriptors(control, 1, 1)
     if not marker:
         raise EOFError
     if not letters:  # this process may open no more files
@@ -105,7 +106,7 @@ def _open_letter(letter: socket.socket, descriptors: list[int]) -> Job | None:
     header = _receive_exactly(letter, 2 * _LENGTH.size)
     (body_bytes,), (num_descriptors,) = _LENGTH.unpack(header[:8]), _LENGTH.unpack(header[8:])
     for _ in range(0, num_descriptors, _FDS_PER_MESSAGE):
-        marker, some, _, _ = socket.recv_fds(letter, 1, _FDS_PER_MESSAGE)
+        marker, some = receive_with_descriptors(letter, 1, _FDS_PER_MESSAGE)
         if not marker:
             raise EOFError
         descriptors += some

@@ -7,6 +7,7 @@ at every use of every call; without it, each call fails at its first use in two 
 from __future__ import annotations
 
 import faulthandler
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -37,7 +38,8 @@ def test_a_call_that_fails_ends_in_words_on_every_rank(
     is_full = request.config.getoption("--failing-calls") == "all"
     complaints, num_cases, num_struck = [], 0, 0
     for case in select(_ROLES[role], team.counts(_ROLES[role]), is_full=is_full):
-        faulthandler.dump_traceback_later(_LONGEST_CASE_S, exit=True)  # the limit is for a case, not for all
+        # The limit is for a case, not for all. capsys has put something without a descriptor in the place of sys.stderr.
+        faulthandler.dump_traceback_later(_LONGEST_CASE_S, exit=True, file=sys.__stderr__)
         result = team.run(case)
         num_cases += 1
         if result is None:

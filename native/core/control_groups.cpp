@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "platform.hpp"
 
@@ -56,10 +57,13 @@ std::string unescape(const std::string& text) {
   return plain;
 }
 
-// The folder of the group at `path` and those above it, as far as they are mounted: `place` shows what is below `root`.
+// The folder of the group at `path` and those above it, as far as they are mounted: `place` shows what is below `root`. None where
+// that is another part of the tree, as it is when somebody has mounted the group of something else.
 std::vector<std::string> upwards(const std::string& place, const std::string& root, std::string path) {
-  if (root.size() > 1 && path.compare(0, root.size(), root) == 0 && (path.size() == root.size() || path[root.size()] == '/'))
+  if (root.size() > 1) {
+    if (path.compare(0, root.size(), root) != 0 || (path.size() > root.size() && path[root.size()] != '/')) return {};
     path.erase(0, root.size());
+  }
   std::vector<std::string> found;
   while (!path.empty()) {
     if (path.size() > 1) found.push_back(place + path);
@@ -101,7 +105,9 @@ ControlGroups::ControlGroups(const std::string& process) {
     const auto controllers = kind[0] == "cgroup2" ? std::vector<std::string>{""} : split(kind.back(), ',');
     for (const std::string& controller : controllers) {
       const auto path = paths.find(controller);
-      if (path != paths.end()) folders_[controller] = upwards(unescape(mount[4]), unescape(mount[3]), path->second);
+      if (path == paths.end()) continue;
+      Folders found = upwards(unescape(mount[4]), unescape(mount[3]), path->second);
+      if (found.size() > folders_[controller].size()) folders_[controller] = std::move(found);
     }
   }
 }

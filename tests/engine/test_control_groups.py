@@ -63,6 +63,30 @@ def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
     assert ControlGroups(str(tmp_path / "proc")).memory_left_bytes() == 999
 
 
+@pytest.mark.parametrize("root", ["/system/other", "/job/in", "/job/inner/most"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_limits_of_groups_that_are_mounted_elsewhere_are_those_of_others(
+    tmp_path: Path, root: str, is_first: bool
+) -> None:
+    own, another = tmp_path / "sys", tmp_path / "another"
+    mounts = [f"31 23 0:28 / {own} rw - cgroup2 cgroup2 rw", f"45 23 0:28 {root} {another} rw - cgroup2 cgroup2 rw"]
+    _write(tmp_path / "proc", cgroup="0::/job/inner", mountinfo="\n".join(mounts[::-1] if is_first else mounts))
+    _write(own / "job", memory__max="7000", memory__current="500", cpu__max="200000 100000")
+    _write(another, memory__max="100", memory__current="99", cpu__max="50000 100000", pids__max="1")
+    found = ControlGroups(str(tmp_path / "proc"))
+    assert (found.memory_limit_bytes(), found.memory_left_bytes(), found.cores()) == (7000, 6500, 2)
+    assert found.processes_left() is None
+
+
+def test_of_two_mounts_the_one_that_shows_more_groups_above_counts(tmp_path: Path) -> None:
+    whole, part = tmp_path / "sys", tmp_path / "part"
+    mounts = f"31 23 0:28 / {whole} rw - cgroup2 cgroup2 rw\n45 23 0:28 /job/inner {part} rw - cgroup2 cgroup2 rw"
+    _write(tmp_path / "proc", cgroup="0::/job/inner", mountinfo=mounts)
+    _write(whole / "job", memory__max="7000")
+    _write(part, memory__max="max")
+    assert ControlGroups(str(tmp_path / "proc")).memory_limit_bytes() == 7000
+
+
 def test_no_limits(tmp_path: Path) -> None:
     _write(tmp_path / "proc", cgroup="0::/", mountinfo="22 1 8:1 / / rw - ext4 /dev/sda1 rw")
     found = ControlGroups(str(tmp_path / "proc"))

@@ -41,7 +41,7 @@ phalanx.spawn(program, ranks=2)
 def _is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, perhaps between opening the file and reading it
         return False
     return state != "Z"
 

@@ -48,13 +48,17 @@ class Team:
         process.stdin.flush()
         answer = self._read(process, _CASE_S)
         if answer is None:
-            self.close()
+            self._stop()
             return None
         result: dict[str, Any] = json.loads(answer)
         return result
 
     def close(self) -> None:
         """End it."""
+        self._stop()
+        self._errors.close()
+
+    def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

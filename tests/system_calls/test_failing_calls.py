@@ -6,12 +6,13 @@ at every use of every call; without it, each call fails at its first use in two 
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 from collections.abc import Iterator
 
 import pytest
 
-from tests.system_calls.cases import judge, select
+from tests.system_calls.cases import Case, judge, select
 from tests.system_calls.page import LAUNCHER, NEWBORN, ZYGOTE, find_compiler
 from tests.system_calls.team import Team
 
@@ -37,7 +38,8 @@ def test_a_call_that_fails_ends_in_words_on_every_rank(
     is_full = request.config.getoption("--failing-calls") == "all"
     complaints, num_cases, num_struck = [], 0, 0
     for case in select(_ROLES[role], team.counts(_ROLES[role]), is_full=is_full):
-        faulthandler.dump_traceback_later(_LONGEST_CASE_S, exit=True)  # the limit is for a case, not for all
+        # The limit is for a case, not for all. In the place of sys.stderr is something without a descriptor: capsys.
+        faulthandler.dump_traceback_later(_LONGEST_CASE_S, exit=True, file=2)
         result = team.run(case)
         num_cases += 1
         if result is None:
@@ -49,3 +51,12 @@ def test_a_call_that_fails_ends_in_words_on_every_rank(
         print(f"\n{role}: {num_cases} cases, {num_struck} reached", end=" ")
     assert not complaints, "\n".join(complaints)
     assert num_struck > num_cases * 0.7, "most cases must come to the call that fails"
+
+
+def test_the_end_of_ranks_is_noticed_though_every_wake_up_is_lost(team: Team) -> None:
+    """A byte tells the process that ranks are forked from that a signal came: the kernel may have no memory for it."""
+    result = team.run(Case(ZYGOTE, "write", errno.ENOMEM, 1, count=1 << 30))
+    assert result is not None, team.last_words()
+    assert result["struck"] > 0
+    assert result["error"]["kind"] == "", result["error"]
+    assert result["left"] == []

@@ -112,8 +112,6 @@ def run_script_rank(rank: int, job: Job, descriptors: list[int], parent: int) ->
         become_rank(dataclasses.replace(job, environment=variables, path=sys.path[:]), (stdin, stdout, stderr))
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
-        for descriptor in (segment, notes):
-            os.set_inheritable(descriptor, False)
         _forget_the_zygote(task)
         set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting))
         _limit_gpu_memory()

@@ -30,6 +30,7 @@ from phalanx.errors import (
     UsageError,
 )
 from phalanx.launch.exceptions import headline_of
+from phalanx.launch.receiving import receive_with_descriptors
 from phalanx.launch.user_identity import is_number_certain
 from phalanx.launch.waiting import is_readable
 from phalanx.scarcity import in_words
@@ -219,7 +220,7 @@ class _Guest:
                 )
             self._connection.send(pickle.dumps(self._card))
             self._await_host()
-            message, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 20, 1)
+            message, descriptors = receive_with_descriptors(self._connection, 1 << 20, 1)
         except OSError as error:
             if error.errno in _NO_HOST:
                 return None

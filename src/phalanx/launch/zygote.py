@@ -29,10 +29,12 @@ from typing import Any
 from phalanx.launch.burial import Undertaker, adopt_orphans, end_children, own_children
 from phalanx.launch.outcome import describe_process_limit
 from phalanx.launch.rank_process import Job
+from phalanx.launch.receiving import receive_with_descriptors
 
 _LENGTH = struct.Struct("!Q")
 _FDS_PER_MESSAGE = 200
 _BETWEEN_LOOKS_S = 0.1
+_LONGEST_SLEEP_S = 1.0  # while ranks run: the kernel may have no memory for the byte that tells of a rank's end
 # What most programs need first: ranks have it when they are born.
 _PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 
@@ -72,7 +74,7 @@ def _receive_exactly(control: socket.socket, count: int) -> bytes:
 
 def _receive_job(control: socket.socket) -> tuple[Job, list[int]] | None:
     """Take the next job; None when it did not come through, and then its sender knows."""
-    marker, letters, _, _ = socket.recv_fds(control, 1, 1)
+    marker, letters = receive_with_descriptors(control, 1, 1)
     if not marker:
         raise EOFError
     if not letters:  # this process may open no more files
@@ -105,7 +107,7 @@ def _open_letter(letter: socket.socket, descriptors: list[int]) -> Job | None:
     header = _receive_exactly(letter, 2 * _LENGTH.size)
     (body_bytes,), (num_descriptors,) = _LENGTH.unpack(header[:8]), _LENGTH.unpack(header[8:])
     for _ in range(0, num_descriptors, _FDS_PER_MESSAGE):
-        marker, some, _, _ = socket.recv_fds(letter, 1, _FDS_PER_MESSAGE)
+        marker, some = receive_with_descriptors(letter, 1, _FDS_PER_MESSAGE)
         if not marker:
             raise EOFError
         descriptors += some
@@ -207,17 +209,21 @@ class _Zygote:
     def run(self) -> None:
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                for key, _ in self._selector.select(_BETWEEN_LOOKS_S if self._undertaker.is_busy() else None):
+                for key, _ in self._selector.select(self._patience()):
                     if key.fileobj is self._control:
                         self._start_job()
-                    elif key.fileobj is self._wakeup:
-                        self._reap()
-                    else:
+                    elif key.fileobj is not self._wakeup:
                         self._end_job(key.data)
+                self._reap()
                 self._undertaker.look()
         for nursery in self._nurseries:
             nursery.kill()
         end_children(keep=self._own)
+
+    def _patience(self) -> float | None:
+        if self._undertaker.is_busy():
+            return _BETWEEN_LOOKS_S
+        return _LONGEST_SLEEP_S if any(nursery.ranks for nursery in self._nurseries) else None
 
     def _start_job(self) -> None:
         received = _receive_job(self._control)
@@ -236,7 +242,6 @@ class _Zygote:
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
         self._nurseries.append(nursery)
         self._selector.register(nursery.report, selectors.EVENT_READ, nursery)
-        self._reap()
 
     def _release(self) -> None:
         """In a rank: let go of what is the zygote's."""

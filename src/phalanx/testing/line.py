@@ -15,8 +15,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.launch.receiving import receive_with_descriptors
+
 _LENGTH = struct.Struct("!Q")
-_DESCRIPTOR = struct.Struct("i")
 _SEND_S = 30.0
 _PACKET_BYTES = 1 << 16
 
@@ -81,13 +82,12 @@ class Line:
         """
         flags = 0 if block else socket.MSG_DONTWAIT
         try:
-            # Not socket.recv_fds: it forgets the flags.
-            body, extras, _, _ = self.side.recvmsg(_PACKET_BYTES, socket.CMSG_SPACE(_DESCRIPTOR.size), flags)
+            body, descriptors = receive_with_descriptors(self.side, _PACKET_BYTES, 1, flags)
         except ConnectionError:
             return None
         if not body:
             return None
-        return pickle.loads(body), (_DESCRIPTOR.unpack(extras[0][2])[0] if extras else None)
+        return pickle.loads(body), (descriptors[0] if descriptors else None)
 
 
 class Inbox:

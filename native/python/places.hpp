@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "../core/strided.hpp"
@@ -15,7 +17,11 @@ struct Place {
   // Apart: with memory of its own in any case.
   explicit Place(const Tensor& tensor, bool is_apart = false) : data(tensor.view.data), bytes(tensor.view.bytes()) {
     if ((tensor.view.is_contiguous() && !is_apart) || tensor.device != kHost) return;
-    piece = std::make_shared<Piece>(tensor.view, is_apart);
+    try {
+      piece = std::make_shared<Piece>(tensor.view, is_apart);
+    } catch (const std::bad_alloc&) {
+      throw UsageProblem("there is no memory for a copy in one piece of a tensor of " + std::to_string(bytes) + " bytes");
+    }
     data = piece->data();
   }
   void load() const {

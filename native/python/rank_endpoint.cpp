@@ -222,23 +222,27 @@ void RankEndpoint::raise(const Call& call, double timeout, const Trouble& troubl
   throw nb::python_error();
 }
 
-void RankEndpoint::raise_usage(const Call& call, const std::string& text) {
-  const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kRecv;
-  if (!is_message) {
-    {
-      const Unlocked unlocked(Unlocked::When::kAtOnce);
-      try {
-        lane_->run([&](Endpoint& endpoint) { endpoint.refuse(call, text); });
-      } catch (const Trouble&) {
-        // The group is broken already: its peers need no further notice.
-      }
+static bool is_message(const Call& call) { return call.operation == Operation::kSend || call.operation == Operation::kRecv; }
+
+void RankEndpoint::tell_refusal(const Call& call, const std::string& text) {
+  if (is_message(call)) return;
+  {
+    const Unlocked unlocked(Unlocked::When::kAtOnce);
+    try {
+      lane_->run([&](Endpoint& endpoint) { endpoint.refuse(call, text); });
+    } catch (const Trouble&) {
+      // The group is broken already: its peers need no further notice.
     }
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal handler raised while we waited
   }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a signal handler raised while we waited
+}
+
+void RankEndpoint::raise_usage(const Call& call, const std::string& text) {
+  tell_refusal(call, text);
   nb::dict facts;
   facts["kind"] = "usage";
   facts["operation"] = operation_name(call.operation);
-  facts["seq"] = is_message ? Seq{0} : endpoint_->seq();
+  facts["seq"] = is_message(call) ? Seq{0} : endpoint_->seq();
   facts["text"] = text;
   const nb::object error = explain_(facts);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());

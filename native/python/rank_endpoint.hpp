@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <deque>
@@ -30,8 +31,8 @@ class RankEndpoint;
 // An operation under way. Satisfies phalanx.collectives.Work.
 class NativeWork {
  public:
-  NativeWork(nb::object endpoint, nb::object tensors, Call call, double timeout_s)
-      : endpoint_(std::move(endpoint)), tensors_(std::move(tensors)), call_(call), timeout_s_(timeout_s) {}
+  NativeWork(nb::object endpoint, nb::object tensors, nb::object memory, Call call, double timeout_s)
+      : endpoint_(std::move(endpoint)), tensors_(std::move(tensors)), memory_(std::move(memory)), call_(call), timeout_s_(timeout_s) {}
 
   std::shared_ptr<Ticket> ticket;      // a collective
   std::shared_ptr<Transfer> transfer;  // or a message
@@ -50,6 +51,7 @@ class NativeWork {
 
   nb::object endpoint_;
   nb::object tensors_;
+  nb::object memory_;  // of the tensors
   Call call_;
   double timeout_s_;
 };
@@ -132,6 +134,9 @@ class RankEndpoint {
   template <class Prepare>
   nb::object collective(Operation operation, nb::handle first, nb::handle second, double timeout, bool is_async,
                         const Prepare& prepare);
+  // Peers are told when it raises an error of Python.
+  template <class Prepare>
+  auto prepare_or_tell(Call& call, const Prepare& prepare);
   nb::object message(Operation operation, const Arguments& args, int peer);
   nb::object device_message(Call call, nb::handle object, const Tensor& tensor, double timeout);
   device::DeviceMail& device_mail();
@@ -156,6 +161,8 @@ class RankEndpoint {
   Call new_call(Operation operation, double timeout);
   void require_usable(Operation operation);
   void check_root(int root) const;
+  // Peers in the same collective learn that this rank's arguments were refused.
+  void tell_refusal(const Call& call, const std::string& text);
   [[noreturn]] void raise_usage(const Call& call, const std::string& text);
   void prune_pending();
   double effective(double timeout) const { return timeout < 0 ? timeout_s : timeout; }
@@ -198,6 +205,18 @@ const char* operation_name(Operation operation) noexcept;
 const char* fault_name(FaultKind kind) noexcept;
 const char* reduce_op_name(ReduceOp op) noexcept;
 
+template <class Prepare>
+auto RankEndpoint::prepare_or_tell(Call& call, const Prepare& prepare) {
+  try {
+    return prepare(call);
+  } catch (const nb::python_error& error) {  // of an argument that is no list, of a tensor that could not be waited for
+    const auto told = nb::cast<std::string>(nb::str(error.value()));
+    const auto kind = nb::cast<std::string>(error.type().attr("__name__"));
+    tell_refusal(call, kind + ": " + told.substr(0, told.find('\n')));
+    throw;
+  }
+}
+
 // `prepare(call)` checks the arguments and returns the job; it may throw UsageProblem. `first` is what the operation
 // yields, `second` what else must stay alive.
 template <class Prepare>
@@ -207,7 +226,7 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
   Call call = new_call(operation, timeout);
   call.is_async = is_async;
   try {
-    auto job = prepare(call);
+    auto job = prepare_or_tell(call, prepare);
     if (!is_async) {
       {
         const Unlocked unlocked(when_to_unlock(call));
@@ -216,11 +235,11 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
       return nb::none();
     }
     prune_pending();
-    const nb::object tensors = second.is_valid() ? nb::object(nb::make_tuple(first, second)) : nb::borrow(first);
-    auto* work = new NativeWork(self(), nb::borrow(first), call, timeout);
+    const nb::object memory = hold_memory(second.is_valid() ? nb::object(nb::make_tuple(first, second)) : nb::borrow(first));
+    auto* work = new NativeWork(self(), nb::borrow(first), memory, call, timeout);
     nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
     work->ticket = lane_->submit(std::move(job));
-    pending_collectives_.emplace_back(work->ticket, tensors);
+    pending_collectives_.emplace_back(work->ticket, memory);
     return result;
   } catch (const UsageProblem& problem) {
     raise_usage(call, problem.what());

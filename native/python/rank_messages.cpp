@@ -44,11 +44,12 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
       }
       return is_send ? nb::none() : nb::object(nb::int_(transfer->source));
     }
-    auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
+    const nb::object memory = hold_memory(object);
+    auto* work = new NativeWork(self(), nb::borrow(object), memory, call, timeout);
     nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
     work->transfer = mailbox_->start(call, std::uint64_t(tag), place.data, place.bytes, place.piece);
     work->unpack = place.piece;
-    pending_messages_.emplace_back(work->transfer, nb::borrow(object));
+    pending_messages_.emplace_back(work->transfer, memory);
     mailbox_->detach(work->transfer);
     return result;
   } catch (const UsageProblem& problem) {
@@ -80,7 +81,7 @@ nb::object RankEndpoint::device_message(Call call, nb::handle object, const Tens
     if (!call.is_async) mailbox_->wait(message, call.deadline_ns, true);
   }
   if (!call.is_async) return message->is_send() ? nb::none() : nb::object(nb::int_(message->source));
-  auto* work = new NativeWork(self(), nb::borrow(object), call, timeout);
+  auto* work = new NativeWork(self(), nb::borrow(object), nb::borrow(object), call, timeout);
   nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
   work->transfer = message;
   pending_messages_.emplace_back(message, nb::borrow(object));

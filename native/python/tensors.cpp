@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "../device/cuda_driver.hpp"
 #include "writable_memory.hpp"
@@ -301,6 +302,9 @@ namespace {
   view.shape.assign(t.shape, t.shape + t.ndim);
   view.strides.assign(t.strides, t.strides + t.ndim);
   if (t.ndim == 0) view.shape = view.strides = {1};
+  // An expanded view may have more bytes than can be counted.
+  if (view.count > PTRDIFF_MAX / item_bytes(view.dtype))
+    throw UsageProblem(std::string(role) + " is an expanded view of " + std::to_string(view.count) + " elements, which no memory can hold");
   return extent_of(t) * item_bytes(view.dtype);
 }
 
@@ -378,6 +382,18 @@ std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use) {
   tensors.reserve(nb::len(list));
   for (nb::handle item : list) tensors.push_back(view_tensor(item, role, use));
   return tensors;
+}
+
+nb::object hold_memory(nb::handle object) {
+  if (object.is_none()) return nb::none();
+  if (nb::isinstance<nb::list>(object) || nb::isinstance<nb::tuple>(object)) {
+    nb::list held;
+    for (nb::handle item : object) held.append(hold_memory(item));
+    return held;
+  }
+  // Memory of other devices is lent by whoever calls, who takes it back as soon as the operation is over.
+  if (!nb::cast<bool>(object.attr("is_cpu"))) return nb::borrow(object);
+  return nb::make_tuple(object, object.attr("untyped_storage")());
 }
 
 const char* dtype_name(DType dtype) noexcept {

@@ -48,6 +48,9 @@ bool open_gate(nb::object judge, nb::object int8, nb::object uint8, const std::v
 Tensor view_tensor(nb::handle object, const char* role, Use use);
 std::vector<Tensor> view_tensors(nb::handle list, const char* role, Use use);
 
+// Objects that keep the memory of tensors that were viewed: a list may be changed, and a tensor may get other memory (tensor.data = ...).
+nb::object hold_memory(nb::handle object);
+
 // The stream of that GPU that is current for this thread, as torch has it.
 void* current_stream(nb::handle tensor, int device);
 

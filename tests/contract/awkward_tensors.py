@@ -249,6 +249,7 @@ def other_kinds() -> list[Kind]:
     """Kinds that are asked for once, small."""
     return [
         Kind("parameter", torch.nn.Parameter),
+        Kind("computed with gradients", lambda t: t.clone().requires_grad_() * 1),
         Kind("buffer", torch.nn.Buffer),
         Kind("plain subclass", lambda t: t.as_subclass(PlainSubclass), values_of=lambda t: t.as_subclass(Tensor)),
         refused("dispatching subclass", lambda t: t.clone().as_subclass(DispatchingSubclass)),
@@ -277,6 +278,8 @@ def other_kinds() -> list[Kind]:
             t, torch.ones(t.shape[0]), torch.zeros(t.shape[0]), 0, torch.qint8)),
         refused("quantized to 4 bits", lambda t: torch.quantize_per_channel(
             t, torch.ones(t.shape[0]), torch.zeros(t.shape[0]), 0, torch.quint4x2)),
+        refused("more elements than can be counted in bytes", lambda t: t[:1, :1].expand(2**60, 4)),
+        refused("more elements than the machine has memory", lambda t: t[:1, :1].expand(2**45, 4)),
         refused("storage resized to 0", lambda t: _shrunk(t, 0)),
         refused("storage resized to half", lambda t: _shrunk(t, 0.5)),
         refused("view of a storage resized to 0", lambda t: _shrunk(t, 0, offset=4096)),

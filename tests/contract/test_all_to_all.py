@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+import phalanx
 from phalanx import Group
 from tests.checks import same
 from tests.contract.sizes import counts_around_limits
@@ -83,3 +86,21 @@ def test_all_to_all_of_eight_ranks(group: Group) -> None:
         group.all_to_all_single(output, given)
         same(output[:, 0], torch.arange(8) * 10 + group.rank, count)
         same(output, output[:, :1].expand(8, count), count)
+
+
+@worlds(3)
+def test_split_sizes_whose_sum_wraps_round_are_refused(group: Group) -> None:
+    most = 2**63 - 1
+    sizes = [[most, most, 8], [most, 8, most], [8, most, most]][group.rank]  # they add up to 6, but for 2**64
+    with pytest.raises(phalanx.UsageError, match="the tensor has 6 rows"):
+        group.all_to_all_single(torch.zeros(6), torch.ones(6), sizes, sizes)
+    group.barrier()
+
+
+@worlds(2)
+def test_peers_are_told_when_split_sizes_are_no_list(group: Group) -> None:
+    splits: Any = 5 if group.rank == 0 else None
+    error, told = (TypeError, "has no len") if group.rank == 0 else (phalanx.PeerFailedError, "rank 0 .* refused")
+    with pytest.raises(error, match=told):
+        group.all_to_all_single(torch.zeros(4), torch.ones(4), splits)
+    group.barrier()

@@ -7,6 +7,7 @@ import torch
 
 import phalanx
 from phalanx import Group, ReduceOp
+from phalanx.groups.shared_memory import SharedMemoryGroup
 from tests.checks import same
 from tests.reference import DTYPES, reduced, values
 from tests.worlds import every_world, worlds
@@ -176,3 +177,26 @@ def test_an_empty_block_does_nothing(group: Group) -> None:
         pass
     block.wait()
     group.barrier()
+
+
+@worlds(2, 3)
+def test_a_refused_call_in_a_block_is_told_and_leaves_the_group_usable(group: SharedMemoryGroup) -> None:
+    """The calls after it are refused too: the peers launch them, and would wait for this rank."""
+    odd = torch.zeros(2, device="meta") if group.rank == 1 else torch.ones(2)
+    inputs = [torch.ones(2), odd, torch.ones(2), torch.ones(2)]
+
+    def gather_in_a_block() -> None:
+        with group.coalescing():
+            for given in inputs:
+                group.all_gather_single(torch.zeros(2 * group.size), given)
+
+    def gather_a_list() -> None:
+        group.all_gather_coalesced([[torch.zeros(2) for _ in inputs] for _ in range(group.size)], inputs)
+
+    for gather in (gather_in_a_block, gather_a_list):
+        with pytest.raises(phalanx.PhalanxError, match="meta device") as caught:
+            gather()
+        assert isinstance(caught.value, phalanx.UsageError) == (group.rank == 1)
+        total = torch.ones(3)
+        group.all_reduce(total)
+        same(total, torch.full((3,), float(group.size)))

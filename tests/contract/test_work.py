@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import phalanx
 from phalanx.groups.shared_memory import SharedMemoryGroup
@@ -171,3 +172,36 @@ def test_tensors_live_as_long_as_their_operation(group: SharedMemoryGroup) -> No
         group.barrier()
         for tag in range(10):
             group.send(torch.full((30_000,), 7.0), 0, tag)
+
+
+@worlds(2)
+@pytest.mark.host_memory("whoever lends memory of a device takes it back when the operation is over")
+def test_an_operation_keeps_the_memory_of_its_tensors(group: SharedMemoryGroup) -> None:
+    """The program may clear the list that it gave, and give a tensor other memory, before it waits."""
+    first = torch.ones(3)
+    listed, gathered = [first.clone()], [torch.zeros(3) for _ in range(group.size)]
+    memory = [StorageWeakRef(tensor.untyped_storage()) for tensor in (first, *listed, *gathered)]
+    works = [
+        group.all_reduce(first, async_op=True),
+        group.all_reduce_coalesced(listed, async_op=True),
+        group.all_gather(gathered, torch.ones(3), async_op=True),
+    ]
+    first.data = torch.zeros(1)
+    listed.clear()
+    gathered.clear()
+    assert not any(storage.expired() for storage in memory)
+    for work in works:
+        work.wait()
+
+
+@worlds(2)
+@pytest.mark.host_memory("whoever lends memory of a device takes it back when the operation is over")
+def test_a_message_keeps_the_memory_of_its_tensor(group: SharedMemoryGroup) -> None:
+    peer, target = 1 - group.rank, torch.empty_strided((3, 2), (1, 3))
+    memory = StorageWeakRef(target.untyped_storage())
+    received = group.recv(target, peer, async_op=True)
+    target.data = torch.zeros(1)
+    group.send(torch.ones(3, 2), peer)
+    group.barrier()  # lets go of messages that are done
+    assert not memory.expired(), "the received elements are put in their places by wait()"
+    received.wait()

@@ -155,6 +155,9 @@ def test_complex_and_sparse_tensors(rank: int) -> None:
     )
     dist.all_reduce(sparse)
     assert sparse.to_dense().tolist() == [2.0, 5.0, 5.0, 0.0]
+    trained = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.ones(1), (3,), requires_grad=True)
+    dist.all_reduce(trained)
+    assert trained.to_dense().tolist() == [1.0, 1.0, 0.0]
     with pytest.raises(UsageError, match="can only be summed"):
         dist.all_reduce(sparse, dist.ReduceOp.MAX)
 

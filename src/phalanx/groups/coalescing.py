@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from phalanx.collectives import ReduceOp, Timeout, Work
-from phalanx.errors import UsageError
+from phalanx.errors import PhalanxError, UsageError
 
 if TYPE_CHECKING:
     from phalanx.groups.shared_memory import SharedMemoryGroup
@@ -47,6 +49,30 @@ class CombinedWork:
         return [work.result() for work in self._works]
 
 
+def launch_all(group: SharedMemoryGroup, calls: Sequence[tuple[str, Callable[[], Work]]]) -> list[Work]:
+    """Launch several operations, each given with its method's name.
+
+    When one is refused, so are those after it: peers, who launch them all, would wait for them.
+
+    Raises:
+        PhalanxError: One was refused.
+    """
+    works: list[Work] = []
+    for number, (name, call) in enumerate(calls):
+        try:
+            works.append(call())
+        except Exception:
+            for later, _ in calls[number + 1 :]:
+                with contextlib.suppress(PhalanxError):  # the group is broken or closed: peers know
+                    group.refuse(_operation_of(later), f"an operation before it, {name}, was refused")
+            raise
+    return works
+
+
+def _operation_of(method: str) -> str:
+    return method.removesuffix("_single").removesuffix("_coalesced")
+
+
 class Coalescing:
     """A coalescing block; also the Work of what it launched."""
 
@@ -67,7 +93,7 @@ class Coalescing:
         names = {name for name, _, _ in self._calls}
         if len(names) > 1:
             told = f"a coalescing block requires all collectives to be the same type, not {sorted(names)}"
-            raise self._group.refuse(self._calls[0][0].removesuffix("_single"), told)
+            raise self._group.refuse(_operation_of(self._calls[0][0]), told)
         self._work = self._launch()
         if not self._async_op:
             self._work.wait()
@@ -89,16 +115,19 @@ class Coalescing:
         return RecordedCall()
 
     def _launch(self) -> Work:
-        works: list[Work] = []
+        launches: list[tuple[str, Callable[[], Work]]] = []
         for (name, op), calls in self._runs():
             if name == "all_reduce":
                 tensors = [args[0] if args else kwargs["tensor"] for args, kwargs in calls]
                 timeouts = [kwargs["timeout_s"] for _, kwargs in calls if kwargs.get("timeout_s") is not None]
                 limit = max(timeouts) if timeouts else None
-                works.append(self._group.all_reduce_coalesced(tensors, op, timeout_s=limit, async_op=True))
+                reduce_all = self._group.all_reduce_coalesced
+                launches.append((name, functools.partial(reduce_all, tensors, op, timeout_s=limit, async_op=True)))
                 continue
+            method = getattr(self._group, name)
             for args, kwargs in calls:
-                works.append(getattr(self._group, name)(*args, **{**kwargs, "async_op": True}))
+                launches.append((name, functools.partial(method, *args, **{**kwargs, "async_op": True})))
+        works = launch_all(self._group, launches)
         return works[0] if len(works) == 1 else CombinedWork(works)
 
     def _runs(self) -> list[tuple[tuple[str, Any], list[tuple[tuple[Any, ...], Mapping[str, Any]]]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from phalanx.engine import (
 )
 from phalanx.errors import PhalanxError, UsageError
 from phalanx.groups import objects
-from phalanx.groups.coalescing import Coalescing, CombinedWork
+from phalanx.groups.coalescing import Coalescing, CombinedWork, launch_all
 from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.living import add_living
@@ -132,11 +133,10 @@ class SharedMemoryGroup(RankEndpoint):
             PhalanxError: As any collective.
         """
         lists = list(zip(*outputs, strict=True)) if outputs else []
-        works = [
-            self.all_gather(list(outputs_of_one), tensor, async_op=True)
+        combined = CombinedWork(launch_all(self, [
+            ("all_gather", functools.partial(self.all_gather, list(outputs_of_one), tensor, async_op=True))
             for outputs_of_one, tensor in zip(lists, inputs, strict=True)
-        ]
-        combined = CombinedWork(works)
+        ]))  # fmt: skip
         if async_op:
             return combined
         combined.wait()

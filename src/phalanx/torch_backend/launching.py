@@ -19,7 +19,7 @@ from phalanx.collectives import Work
 from phalanx.engine import RankEndpoint
 from phalanx.errors import ClosedError, PhalanxError, UsageError
 from phalanx.groups import stream_order
-from phalanx.groups.coalescing import CombinedWork
+from phalanx.groups.coalescing import CombinedWork, launch_all
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.groups.stream_order import StreamOrder, registered
 from phalanx.launch.context import current_thread_rank
@@ -187,10 +187,10 @@ class LaunchingGroup(naming.NamedGroup):
         loans = [] if ticket is None else [Loan(args) for _, *args in calls]
         given = [args for _, *args in calls] if ticket is None else [loan.arguments for loan in loans]
         with self._record(event, shown, result) as recording:
-            natives = [
-                call(*args, timeout_s=options.timeout_s, async_op=True)
+            natives = launch_all(self._group, [
+                (call.__name__, functools.partial(call, *args, timeout_s=options.timeout_s, async_op=True))
                 for (call, *_), args in zip(calls, given, strict=True)
-            ]
+            ])  # fmt: skip
         combined = CombinedWork(natives)
         self._finish_later(recording, combined)
         if ticket is None:

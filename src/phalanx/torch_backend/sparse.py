@@ -27,7 +27,11 @@ def all_reduce(group: SharedMemoryGroup, tensors: list[torch.Tensor], options: C
 
 
 def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: float | None) -> None:
-    mine = tensor.detach().coalesce()
+    try:
+        mine = tensor.detach().coalesce()
+    except (RuntimeError, NotImplementedError) as error:  # types that torch can't add up, tensors made for inference
+        told = str(error).partition("\n")[0]
+        raise group.refuse("all_gather", f"a sparse tensor that torch can't coalesce: {told}") from error
     num_entries = torch.zeros(group.size, dtype=torch.int64, device="cpu")
     # The shape goes along: unequal ones are noticed before any value is sent.
     head = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64, device="cpu")
@@ -44,7 +48,8 @@ def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: f
     indices = _gather(group, mine.indices().t().contiguous(), num_entries, timeout_s)
     values = _gather(group, mine.values().contiguous(), num_entries, timeout_s)
     total = torch.sparse_coo_tensor(indices.t(), values, mine.shape, check_invariants=False).coalesce()
-    tensor.copy_(total)  # a detached copy would not be written to
+    with torch.no_grad():  # it may want gradients
+        tensor.copy_(total)  # a detached copy would not be written to
 
 
 def _gather(

@@ -85,3 +85,14 @@ def test_a_triton_kernel_says_what_to_do_instead(tmp_path: Path) -> None:
         "import triton.runtime.driver; triton.runtime.driver.active()"
     )
     assert "a Triton kernel: this is a virtual GPU" in ended.stderr
+
+
+@on_virtual_devices(1, face="cuda")
+def test_gloo_says_that_it_does_not_serve_virtual_gpus(tmp_path: Path) -> None:
+    for backend in ("gloo", "cpu:gloo,cuda:gloo"):
+        torch.distributed.init_process_group(backend, init_method=f"file://{tmp_path / backend}", rank=0, world_size=1)
+        tensor = torch.ones(1)
+        torch.distributed.all_reduce(tensor)
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cuda"):
+            torch.distributed.all_reduce(tensor.cuda())
+        torch.distributed.destroy_process_group()

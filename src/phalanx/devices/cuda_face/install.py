@@ -16,6 +16,7 @@ from phalanx.devices.cuda_face import (
     cudart,
     devices,
     generators,
+    gloo,
     inductor,
     legacy_types,
     markers,
@@ -44,6 +45,7 @@ def install(library: Library, setup: Setup) -> None:
     _replacements.put(_all_names(library, setup))
     _renew_stream_classes()
     _renew_dynamo()
+    after_import(gloo.MODULE, lambda: _replacements.put(gloo.names()))
     after_import(inductor.MODULE, lambda: _replacements.put(inductor.names()))
     after_import(refusals.TRITON_MODULE, lambda: _replacements.put(refusals.triton_names()))
 

@@ -18,8 +18,12 @@ inline std::string encoded(nb::handle text, const char* how) {
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
-// For people to read: always UTF-8, with "\udcff" for what is none.
-inline std::string utf8_of(nb::handle text) { return encoded(text, "backslashreplace"); }
+// For people to read: always UTF-8, with "\udcff" for what is none, and "\x00" for a zero, which ends texts in group memory.
+inline std::string utf8_of(nb::handle text) {
+  std::string all = encoded(text, "backslashreplace");
+  for (std::size_t at = 0; (at = all.find('\0', at)) != std::string::npos;) all.replace(at, 1, "\\x00");
+  return all;
+}
 
 // For the kernel: the bytes that Python read the name from.
 inline std::string path_of(nb::handle path) { return encoded(path, "surrogateescape"); }

@@ -200,3 +200,17 @@ def test_a_refused_call_in_a_block_is_told_and_leaves_the_group_usable(group: Sh
         total = torch.ones(3)
         group.all_reduce(total)
         same(total, torch.full((3,), float(group.size)))
+
+
+@worlds(2, 3)
+def test_lists_of_other_lengths_than_the_inputs_are_refused(group: SharedMemoryGroup) -> None:
+    inputs = [torch.ones(2), torch.ones(3)]
+    outputs = [[torch.zeros(2), torch.zeros(3)] for _ in range(group.size)]
+    if group.rank == 1:
+        outputs[0].pop()
+    with pytest.raises(phalanx.PhalanxError, match="2 tensors for each rank") as caught:
+        group.all_gather_coalesced(outputs, inputs)
+    assert isinstance(caught.value, phalanx.UsageError) == (group.rank == 1)
+    total = torch.ones(3)
+    group.all_reduce(total)
+    same(total, torch.full((3,), float(group.size)))

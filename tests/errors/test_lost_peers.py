@@ -308,13 +308,13 @@ def test_a_long_reason_in_any_letters_is_cut_between_two_of_them(group: Any) -> 
 
 @worlds(2)
 def test_a_reason_and_a_name_may_hold_the_name_of_a_file_that_is_no_text(group: Any) -> None:
-    file = os.fsdecode(b"data-\xff")
+    file = os.fsdecode(b"data-\xff") + "\0"
     part = group.split([0, 1], name=file)
-    assert part.name == "data-\\udcff"
+    assert part.name == "data-\\udcff\\x00"
     part.empty(10)
     if group.rank == 0:
         part.abort(f"{file} is damaged")
-    with pytest.raises(phalanx.AbortedError, match=r"aborted the group: data-\\udcff is damaged"):
+    with pytest.raises(phalanx.AbortedError, match=r"aborted the group: data-\\udcff\\x00 is damaged"):
         part.barrier()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,8 @@ _LIBRARY_FOLDERS = [
     str(Path(torch.__file__).parent),
     typing_extensions.__file__,
 ]
+
+_LARGEST_BYTES = 1 << 52  # more than any machine has; times the ranks of a group it can still be counted
 
 
 class SharedMemoryGroup(RankEndpoint):
@@ -132,6 +135,9 @@ class SharedMemoryGroup(RankEndpoint):
         Raises:
             PhalanxError: As any collective.
         """
+        if any(len(outputs_of_rank) != len(inputs) for outputs_of_rank in outputs):
+            told = f"outputs must have {len(inputs)} tensors for each rank, as many as inputs"
+            raise [self.refuse("all_gather", told) for _ in inputs or [None]][0]
         lists = list(zip(*outputs, strict=True)) if outputs else []
         combined = CombinedWork(launch_all(self, [
             ("all_gather", functools.partial(self.all_gather, list(outputs_of_one), tensor, async_op=True))
@@ -148,14 +154,16 @@ class SharedMemoryGroup(RankEndpoint):
         Every rank must call it, with the same shape and dtype.
 
         Raises:
+            UsageError: The shape is negative or larger than any memory.
             SharedMemoryError: The machine has not got the memory.
             MismatchError: Ranks ask for different sizes.
             OperationTimeoutError: Not every rank came.
         """
         self._require_open("empty")
         dtype = dtype or torch.get_default_dtype()
-        count = torch.Size(shape).numel()
-        size_bytes = count * dtype.itemsize
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or size_bytes > _LARGEST_BYTES:
+            raise UsageError(f'empty of group "{self.name}": there are no tensors of the shape {shape} and {dtype}')
         number = self._meetings["symmetric tensor"]
 
         def adopt(outcome: Outcome) -> Any:

@@ -81,6 +81,14 @@ def select(role: int, counts: Mapping[str, int], *, is_full: bool) -> Iterator[C
                 yield Case(role, call, errors[1 % len(errors)], num_uses)
 
 
+def select_lasting(role: int, counts: Mapping[str, int]) -> Iterator[Case]:
+    """Choose cases in which a call fails from its first use on, as it does when descriptors or memory are used up."""
+    for call, errors in ERRORS.items():
+        lasting = [number for number in errors if number not in (errno.EINTR, errno.EAGAIN)]
+        if counts.get(call, 0) > 0 and lasting:
+            yield Case(role, call, lasting[0], 1, count=1 << 30)
+
+
 def judge(case: Case, result: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with how a job took it."""
     wrong = [f"left behind: {left}" for left in result["left"]]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system_calls.cases import Case, judge, select
+from tests.system_calls.cases import Case, judge, select, select_lasting
 from tests.system_calls.page import LAUNCHER, NEWBORN, ZYGOTE, find_compiler
 from tests.system_calls.team import Team
 
@@ -36,8 +36,19 @@ def test_a_call_that_fails_ends_in_words_on_every_rank(
     role: str, team: Team, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_full = request.config.getoption("--failing-calls") == "all"
+    _try_all(select(_ROLES[role], team.counts(_ROLES[role]), is_full=is_full), team, role, capsys)
+
+
+@pytest.mark.parametrize("role", ["rank 0", "rank 1"])
+def test_a_call_that_fails_for_good_ends_in_words_on_every_rank(
+    role: str, team: Team, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _try_all(select_lasting(_ROLES[role], team.counts(_ROLES[role])), team, role, capsys)
+
+
+def _try_all(cases: Iterator[Case], team: Team, role: str, capsys: pytest.CaptureFixture[str]) -> None:
     complaints, num_cases, num_struck = [], 0, 0
-    for case in select(_ROLES[role], team.counts(_ROLES[role]), is_full=is_full):
+    for case in cases:
         # The limit is for a case, not for all. In the place of sys.stderr is something without a descriptor: capsys.
         faulthandler.dump_traceback_later(_LONGEST_CASE_S, exit=True, file=2)
         result = team.run(case)

@@ -137,7 +137,8 @@ class SharedMemoryGroup(RankEndpoint):
         """
         if any(len(outputs_of_rank) != len(inputs) for outputs_of_rank in outputs):
             told = f"outputs must have {len(inputs)} tensors for each rank, as many as inputs"
-            raise [self.refuse("all_gather", told) for _ in inputs or [None]][0]
+            refusals = [self.refuse("all_gather", told) for _ in inputs or [None]]
+            raise refusals[0]
         lists = list(zip(*outputs, strict=True)) if outputs else []
         combined = CombinedWork(launch_all(self, [
             ("all_gather", functools.partial(self.all_gather, list(outputs_of_one), tensor, async_op=True))

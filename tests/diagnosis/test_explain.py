@@ -161,7 +161,7 @@ def test_the_whereabouts_of_missing_ranks_are_told() -> None:
     assert "rank 1 (pid 811) has not joined the group" in text
     assert "rank 2 (pid 812) waits in recv from rank 2, me/train.py:61" in text
     assert "rank 3 (pid 813) waits in send to rank 0, me/train.py:61" in text
-    assert "rank 4 (pid 814) has not called anything yet" in text
+    assert "rank 4 (pid 814) has not called anything in this group yet" in text
     assert "rank 5 (pid 815) is in all_reduce #6" in text
     assert "rank 6 (pid 816) waits in recv from any rank" in text
 

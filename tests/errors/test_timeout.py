@@ -99,7 +99,7 @@ def test_all_missing_ranks_are_named(group: SharedMemoryGroup) -> None:
             group.all_reduce(torch.ones(100_000))
         assert caught.value.culprits == tuple(range(1, group.size))
         assert f"ranks 1-{group.size - 1} did not come" in str(caught.value)
-        assert "has not called anything yet" in str(caught.value)
+        assert "has not called anything in this group yet" in str(caught.value)
     other.barrier()
 
 

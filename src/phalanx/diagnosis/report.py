@@ -109,7 +109,7 @@ def _describe_row(found: Findings, group: View, row: Row, wait: Wait | None, els
     if elsewhere is not None and not row["is_debugged"]:
         return f'waits in group "{elsewhere}"'
     doing = "stands at a breakpoint" if row["is_debugged"] else "computes"
-    last = "has not called anything yet"
+    last = "has not called anything in this group yet"
     if entry is not None:
         last = f"its last: {words.operation(entry)}, begun {words.seconds(found.since_s(entry['start_ns']))} ago"
     return f"{doing}; {last}"

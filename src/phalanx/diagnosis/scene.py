@@ -67,7 +67,7 @@ class Scene:
         if entry is None and row["arrived"] != 0:  # it was stopped, or killed, between its post and its entry
             return f"has begun collective #{row['arrived']} and not yet written down what it is"
         if entry is None:
-            return "has not called anything yet"
+            return "has not called anything in this group yet"
         is_over = row["finished"] >= entry["seq"]
         return f"{'left' if is_over else 'is in'} {_called(entry)}, begun {_ago(entry)}"
 

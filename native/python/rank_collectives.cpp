@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstring>
+#include <limits>
 
 #include "../core/collectives/collectives.hpp"
 #include "overlap.hpp"
@@ -79,11 +80,9 @@ PerRank<std::size_t> split_bytes(const Tensor& tensor, nb::handle splits, int nu
     const long long size = PyLong_AsLongLong(item.ptr());
     if (size == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
     if (size < 0) throw UsageProblem(std::string(role) + " split sizes must not be negative");
-    if (std::uint64_t(size) > rows)  // first: a sum of such numbers may wrap round to the right one
-      throw UsageProblem(std::string("Split sizes doesn't match total dim 0 size: ") + role + " has a split of " +
-                         std::to_string(size) + ", the tensor has " + std::to_string(rows) + " rows");
     bytes.push_back(std::size_t(size) * row);
-    total += std::uint64_t(size);
+    // A sum that wrapped round could be the right one.
+    if (__builtin_add_overflow(total, std::uint64_t(size), &total)) total = std::numeric_limits<std::uint64_t>::max();
   }
   if (bytes.size() != std::size_t(num_ranks))
     throw UsageProblem(std::string(role) + " has " + std::to_string(bytes.size()) + " split sizes for " +

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -68,6 +69,16 @@ def run_as_another_user(program: str, *arguments: str, imports: str = "") -> str
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors.decode()
     return out.decode()
+
+
+def let_others_in(folder: Path) -> None:
+    """Open a temporary folder of pytest's, and those that pytest has made above it, to all users."""
+    for each in (folder, *folder.parents):
+        if each.stat().st_mode & 0o005 == 0o005:
+            break
+        each.chmod(0o755)
+    if any(not each.stat().st_mode & 0o001 for each in folder.parents):
+        pytest.skip(f"other users can't come to the folder for temporary files, {folder.parent}")
 
 
 def read_line(process: subprocess.Popen[bytes]) -> str:

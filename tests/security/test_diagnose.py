@@ -22,6 +22,7 @@ from tests.security.other_user import (
     UID,
     another_user,
     give,
+    let_others_in,
     read_line,
     run_as_another_user,
     started_as_another_user,
@@ -53,18 +54,13 @@ stand()
 """
 
 
-def _let_others_in(folder: Path) -> None:
-    for each in (folder, *list(folder.parents)[:2]):
-        each.chmod(0o755)
-
-
 @another_user
 @pytest.mark.slow
 def test_a_file_put_in_the_place_of_a_memory_file_is_neither_written_nor_emptied(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_bytes(b"keep me" * 100_000)
     precious.chmod(0o644)
-    _let_others_in(tmp_path)
+    let_others_in(tmp_path)
     before = precious.stat()
     with started_as_another_user(_SWAPS, str(precious)) as process:
         pid = int(read_line(process))
@@ -83,7 +79,7 @@ def test_neither_a_pipe_nor_a_device_in_that_place_is_opened(tmp_path: Path, kin
         path = tmp_path / "pipe"
         os.mkfifo(path)
         path.chmod(0o644)
-    _let_others_in(tmp_path)
+    let_others_in(tmp_path)
     start = time.monotonic()
     with started_as_another_user(_SWAPS, str(path)) as process:
         pid = int(read_line(process))
@@ -240,7 +236,7 @@ def test_a_program_that_another_user_has_started_is_not_taken_for_roots_own(tmp_
     program = tmp_path / "sleep"
     shutil.copy(str(shutil.which("sleep")), program)
     program.chmod(0o4755)
-    _let_others_in(tmp_path)
+    let_others_in(tmp_path)
     with started_as_another_user(_FORGES, str(program)) as process:
         pid = int(read_line(process))
         if pid == 0 or os.statvfs(tmp_path).f_flag & os.ST_NOSUID:

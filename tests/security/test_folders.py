@@ -17,7 +17,7 @@ from phalanx.launch import private_folders
 from phalanx.launch.private_folders import NoFolderError, open_private
 from phalanx.launch.user_identity import is_group_of_one
 from tests.diagnosis.observations import group, observation, row
-from tests.security.other_user import UID, another_user, run_as_another_user, user_namespaces
+from tests.security.other_user import UID, another_user, let_others_in, run_as_another_user, user_namespaces
 
 
 @pytest.fixture
@@ -51,9 +51,8 @@ def shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o1777)
-    for each in (tmp_path, *list(tmp_path.parents)[:2]):
-        if os.geteuid() == 0:
-            each.chmod(0o755)
+    if os.geteuid() == 0:
+        let_others_in(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(private_folders, "cached", lambda kind: None)
     return folder

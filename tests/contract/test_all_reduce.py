@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from phalanx import Group, ReduceOp
+from phalanx.engine import available_memory_bytes
 from tests.checks import same
 from tests.contract.sizes import counts_around_limits
 from tests.reference import DTYPES, FLOATS, HALVES, INTEGERS, ops_of, reduced, values
@@ -188,14 +189,8 @@ def test_all_reduce_of_eight_ranks(group: Group) -> None:
             same(tensor, reduced(inputs, op), (count, op))
 
 
-def _available_gib() -> float:
-    with open("/proc/meminfo") as lines:
-        kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    return kib / 2**20
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(_available_gib() < 16, reason="needs 16 GiB of free memory")
+@pytest.mark.skipif(available_memory_bytes() < 16 << 30, reason="needs 16 GiB of free memory")
 @pytest.mark.ranks(2, timeout=200)
 def test_all_reduce_of_more_than_four_gibibytes(group: Group) -> None:
     size = (4 << 30) + 5

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from datetime import timedelta
 from typing import Any
@@ -67,6 +68,20 @@ def test_a_failing_subtest_fails_the_test() -> None:
             assert a == 1, "two is too much"
 
     assert "two is too much" in run(Case).errors["test_subtests"]
+
+
+def test_the_size_of_the_world_is_in_the_environment_during_a_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Case(DistributedTestBase):
+        @property
+        def world_size(self) -> int:
+            return 2
+
+        def test_it_is_there(self) -> None:
+            assert os.environ["WORLD_SIZE"] == "2"
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert run(Case).errors == {}
+    assert "WORLD_SIZE" not in os.environ
 
 
 def test_sparse_cases_add_up() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from phalanx.errors import UsageError
-from phalanx.settings import set_environment
+from phalanx.settings import copy_environment, replace_environment, set_environment
 from phalanx.testing.unittest.multi_process import MultiProcessTestCase
 from phalanx.torch_backend.untyped import dist
 
@@ -20,6 +20,7 @@ class DistributedTestBase(MultiProcessTestCase):
     def setUp(self) -> None:
         """Make the ranks."""
         super().setUp()
+        self.addCleanup(replace_environment, copy_environment())
         set_environment(WORLD_SIZE=str(self.world_size))
         self._spawn_processes()
 

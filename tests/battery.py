@@ -21,6 +21,7 @@ from phalanx.testing.plugin import plan_of
 from tests.run_ranks import KINDS
 
 DEVICES = ("cpu", "cuda", "virtual")
+_ON_DEVICE_S = 200  # a test may be the first to use many kernels, which are compiled then
 _MOST_THREADS = 4
 
 
@@ -45,7 +46,8 @@ class Battery:
         if self.is_on_host:
             return pytest.mark.ranks(sizes, kind=KINDS)
         gpus = {"gpus": "virtual:1"} if self.device == "virtual" else {"device": "cuda"}
-        return pytest.mark.ranks(self._sizes_on_device(sizes), kind=("pool", "thread"), backend="phalanx", **gpus)
+        options = {"kind": ("pool", "thread"), "backend": "phalanx", "timeout": _ON_DEVICE_S, **gpus}
+        return pytest.mark.ranks(self._sizes_on_device(sizes), **options)
 
     def _sizes_on_device(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         if {1, 2, 3, 4} <= set(sizes):  # for every number

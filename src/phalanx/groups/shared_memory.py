@@ -137,7 +137,7 @@ class SharedMemoryGroup(RankEndpoint):
         """
         if any(len(outputs_of_rank) != len(inputs) for outputs_of_rank in outputs):
             told = f"outputs must have {len(inputs)} tensors for each rank, as many as inputs"
-            refusals = [self.refuse("all_gather", told) for _ in inputs or [None]]
+            refusals = [self.refuse("all_gather", told) for _ in range(max(1, len(inputs)))]
             raise refusals[0]
         lists = list(zip(*outputs, strict=True)) if outputs else []
         combined = CombinedWork(launch_all(self, [

@@ -51,9 +51,13 @@ _FAILS = """
 
 
 def _surroundings(folder: Path) -> dict[str, str]:
-    """No home, temporary files in a folder of that name, and a locale that knows ASCII alone."""
+    """No home, temporary files in a folder of that name, and a locale that knows ASCII alone.
+
+    Python itself does not start in such a locale from an environment below a folder with other letters.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "HOME" and not name.startswith("LC_")}
-    return {**kept, "TMPDIR": str(folder), "LC_ALL": "C", "LANG": "C"}
+    locale = "C" if sys.prefix.isascii() and __file__.isascii() else "C.UTF-8"
+    return {**kept, "TMPDIR": str(folder), "LC_ALL": locale, "LANG": locale}
 
 
 @pytest.fixture(params=list(_FOLDERS.values()), ids=list(_FOLDERS))

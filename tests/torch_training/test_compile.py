@@ -15,13 +15,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.inductor import needs_inductor
 from tests.torch_training import reference_training as reference
 from tests.torch_training.closeness import all_close, close
 from tests.torch_training.training_ranks import trains_on
 
 NUM_RANKS = 2
 pytestmark = trains_on(NUM_RANKS)
-every_compiler = pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+every_compiler = pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=needs_inductor)])
 
 
 def _in_place(tensor: Tensor) -> Tensor:

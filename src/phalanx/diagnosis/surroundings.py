@@ -16,6 +16,7 @@ from phalanx.diagnosis.waits import Wait, describe_cycle, find_cycle, find_waits
 
 _SHOWN_FRAMES = 6
 _LONGEST_S = 0.3
+_PATIENCE_S = 1.5  # a thread answers at once, but on a busy machine it may wait for a core
 _MOST_PROCESSES = 32  # looked at: every rank of a large job may do so at the same moment
 
 
@@ -99,7 +100,8 @@ def _stands(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
     threads: dict[int, list[int]] = {}
     for row in rows:
         threads.setdefault(key_of(row)[0], []).append(row["thread"])
-    answers = ask_for_stacks(threads, {pid: [each for each in some if each] for pid, some in threads.items()})
+    others = {pid: [each for each in some if each] for pid, some in threads.items()}
+    answers = ask_for_stacks(threads, others, timeout_s=_PATIENCE_S)
     stands = {}
     for row in rows:
         pid = key_of(row)[0]

@@ -235,6 +235,7 @@ class Attempt:
             rank.pid = pids[rank.number]
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 rank.pidfd = os.pidfd_open(rank.pid)
+        self._ending.catch_up(self._ranks)
         self._watch.note_ranks(self._ranks)
         self._host.record.write([rank.pid for rank in self._ranks])
 

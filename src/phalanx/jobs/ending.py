@@ -25,6 +25,7 @@ class Ending:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._steps: deque[signal.Signals | None] = deque()
+        self._latest: signal.Signals | None = None
         self.due_at: float | None = None  # when to take the next step
 
     @property
@@ -42,12 +43,16 @@ class Ending:
         if self.due_at is not None and time.monotonic() >= self.due_at:
             self._step(ranks)
 
+    def catch_up(self, ranks: Iterable[Rank]) -> None:
+        """Send the latest signal to ranks whose processes were not known when it was sent."""
+        if self._latest is not None:
+            for rank in ranks:
+                rank.send(self._latest)
+
     def _step(self, ranks: Iterable[Rank]) -> None:
         if not self._steps:
             self.due_at = float("inf")
             return
-        number = self._steps.popleft()
-        if number is not None:
-            for rank in ranks:
-                rank.send(number)
+        self._latest = self._steps.popleft()
+        self.catch_up(ranks)
         self.due_at = time.monotonic() + self._grace_s

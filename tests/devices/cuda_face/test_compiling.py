@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.devices.in_child import on_virtual_devices, run_script
+from tests.inductor import needs_inductor
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,7 @@ print("torch._inductor.config.cuda_backend" in replaced_names())
 """
 
 
+@needs_inductor
 def test_the_default_backend_writes_code_for_the_cpu(tmp_path: Path) -> None:
     ended = run_script(
         _BY_THE_DEFAULT_BACKEND,

@@ -21,6 +21,7 @@
 #include "arguments.hpp"
 #include "call_site.hpp"
 #include "per_rank.hpp"
+#include "plain_text.hpp"
 #include "tensors.hpp"
 #include "unlocked.hpp"
 
@@ -210,8 +211,8 @@ auto RankEndpoint::prepare_or_tell(Call& call, const Prepare& prepare) {
   try {
     return prepare(call);
   } catch (const nb::python_error& error) {  // of an argument that is no list, of a tensor that could not be waited for
-    const auto told = nb::cast<std::string>(nb::str(error.value()));
-    const auto kind = nb::cast<std::string>(error.type().attr("__name__"));
+    const std::string told = utf8_of(nb::str(error.value()));
+    const std::string kind = utf8_of(error.type().attr("__name__"));
     tell_refusal(call, kind + ": " + told.substr(0, told.find('\n')));
     throw;
   }

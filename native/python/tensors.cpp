@@ -391,7 +391,7 @@ nb::object hold_memory(nb::handle object) {
     for (nb::handle item : object) held.append(hold_memory(item));
     return held;
   }
-  // Memory of other devices is lent by whoever calls, who takes it back as soon as the operation is over.
+  // The caller lends the memory of other devices, and takes it back as soon as the operation is over.
   if (!nb::cast<bool>(object.attr("is_cpu"))) return nb::borrow(object);
   return nb::make_tuple(object, object.attr("untyped_storage")());
 }

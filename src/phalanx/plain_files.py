@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def open_plain_file(path: Path) -> BinaryIO:
-    """Open a file for reading; opening a pipe would wait for whoever writes into it.
+    """Open a file for reading, and refuse a pipe: opening one would wait until a process writes into it.
 
     Raises:
         OSError: It can't be opened, or it is no plain file.

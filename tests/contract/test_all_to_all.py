@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -101,6 +102,19 @@ def test_split_sizes_whose_sum_wraps_round_are_refused(group: Group) -> None:
 def test_peers_are_told_when_split_sizes_are_no_list(group: Group) -> None:
     splits: Any = 5 if group.rank == 0 else None
     error, told = (TypeError, "has no len") if group.rank == 0 else (phalanx.PeerFailedError, "rank 0 .* refused")
+    with pytest.raises(error, match=told):
+        group.all_to_all_single(torch.zeros(4), torch.ones(4), splits)
+    group.barrier()
+
+
+@worlds(2)
+def test_peers_are_told_of_an_error_about_a_file_whose_name_is_no_text(group: Group) -> None:
+    class Splits:
+        def __len__(self) -> int:
+            raise OSError(os.fsdecode(b"data-\xff"))
+
+    splits: Any = Splits() if group.rank == 0 else None
+    error, told = (OSError, "data-") if group.rank == 0 else (phalanx.PeerFailedError, r"OSError: data-\\udcff")
     with pytest.raises(error, match=told):
         group.all_to_all_single(torch.zeros(4), torch.ones(4), splits)
     group.barrier()

@@ -175,7 +175,7 @@ def test_tensors_live_as_long_as_their_operation(group: SharedMemoryGroup) -> No
 
 
 @worlds(2)
-@pytest.mark.host_memory("whoever lends memory of a device takes it back when the operation is over")
+@pytest.mark.host_memory("the caller lends the memory of a device and takes it back when the operation is over")
 def test_an_operation_keeps_the_memory_of_its_tensors(group: SharedMemoryGroup) -> None:
     """The program may clear the list that it gave, and give a tensor other memory, before it waits."""
     first = torch.ones(3)
@@ -195,7 +195,7 @@ def test_an_operation_keeps_the_memory_of_its_tensors(group: SharedMemoryGroup) 
 
 
 @worlds(2)
-@pytest.mark.host_memory("whoever lends memory of a device takes it back when the operation is over")
+@pytest.mark.host_memory("the caller lends the memory of a device and takes it back when the operation is over")
 def test_a_message_keeps_the_memory_of_its_tensor(group: SharedMemoryGroup) -> None:
     peer, target = 1 - group.rank, torch.empty_strided((3, 2), (1, 3))
     memory = StorageWeakRef(target.untyped_storage())

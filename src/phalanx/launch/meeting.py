@@ -209,7 +209,7 @@ class _Guest:
     def visit(self, address: bytes) -> Outcome | None:
         """Show the card and wait for the memory; None when there is no host (any more) and it is worth another try."""
         try:
-            # Without waiting for room: whoever holds the place may never make any, and the time here is limited.
+            # This must not wait for room in the queue: the process that holds the place may never make any.
             self._connection.setblocking(False)
             self._connection.connect(address)
             self._connection.setblocking(True)

@@ -69,7 +69,7 @@ def why_not_trusted(path: Path) -> str:
 def _why_replaceable(folder: Path) -> str:
     """Return who else could put something in the place of what is in a folder.
 
-    In a container, the superuser of the machine may have no number: whoever has the root folder is as good.
+    In a container, the superuser of the machine may have no number. The owner of the root folder is trusted instead.
     """
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0, Path("/").stat().st_uid):

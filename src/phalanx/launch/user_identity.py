@@ -15,7 +15,7 @@ _EVERYBODY = ["0", "0", "4294967295"]
 
 
 def is_number_certain() -> bool:
-    """Tell whether whoever has the number of this process's user is that user."""
+    """Tell whether every process with this process's user number belongs to the same user."""
     if os.geteuid() != int(Path("/proc/sys/kernel/overflowuid").read_text()):
         return True
     return Path("/proc/self/uid_map").read_text().split() == _EVERYBODY

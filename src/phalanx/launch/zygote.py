@@ -34,7 +34,7 @@ from phalanx.launch.receiving import receive_with_descriptors
 _LENGTH = struct.Struct("!Q")
 _FDS_PER_MESSAGE = 200
 _BETWEEN_LOOKS_S = 0.1
-_LONGEST_SLEEP_S = 1.0  # while ranks run: the kernel may have no memory for the byte that tells of a rank's end
+_LONGEST_SLEEP_S = 1.0  # while ranks run: the kernel may have no memory for the byte that reports the end of a rank
 # What most programs need first: ranks have it when they are born.
 _PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 

@@ -30,14 +30,14 @@ def rank_processes() -> list[int]:
 
 
 def open_descriptors() -> list[str]:
-    """What this process has open, but for the memory it writes its stacks to: that stays, one for all its ranks."""
+    """What this process has open, but for what stays on purpose: the memory of stacks and that of torch's stores."""
     targets = []
     for name in os.listdir("/proc/self/fd"):
         try:
             targets.append(os.readlink(f"/proc/self/fd/{name}"))
         except FileNotFoundError:  # the one that lists the folder
             continue
-    return [target for target in targets if "phalanx-stacks" not in target]
+    return [target for target in targets if "phalanx-stacks" not in target and "phalanx-store" not in target]
 
 
 def group_memory() -> list[str]:

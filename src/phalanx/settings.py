@@ -144,7 +144,7 @@ def set_placement(rank: int, size: int, port: int, store: str) -> None:
         rank: Number of this process among all.
         size: How many there are.
         port: That no other world has; 0 when there is none.
-        store: The file of torch's store.
+        store: Where torch's store is, as "name:path".
     """
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == "MASTER_PORT"]:
         del os.environ[name]
@@ -157,21 +157,21 @@ def master_variables(port: int, store: str) -> dict[str, str]:
 
     Args:
         port: That no other world has; 0 when there is none.
-        store: The file of torch's store.
+        store: Where torch's store is, as "name:path".
     """
     port_text = {"MASTER_PORT": str(port)} if port else {}
     return {"MASTER_ADDR": _LOOPBACK, **port_text, "PHALANX_STORE": f"{_LOOPBACK}:{port or ''}:{store}"}
 
 
 def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the file of the store that the launcher keeps for torch (PHALANX_STORE); None when there is none.
+    """Return where the launcher keeps a store for torch (PHALANX_STORE), as "name:path"; None when it keeps none.
 
     A program that has set MASTER_ADDR or MASTER_PORT since wants to meet elsewhere.
     """
     address, _, rest = environment.get("PHALANX_STORE", "").partition(":")
-    port, _, path = rest.partition(":")
+    port, _, store = rest.partition(":")
     wanted = (environment.get("MASTER_ADDR", address), environment.get("MASTER_PORT", ""))
-    return path if path and wanted == (address, port) else None
+    return store if store and wanted == (address, port) else None
 
 
 def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> Placement:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import torch
 import phalanx
 from phalanx.errors import OperationTimeoutError, RankFailedError, UsageError
 from phalanx.testing import ranks
+from phalanx.torch_backend.untyped import dist
 from tests import leftovers
 
 _KINDS = ["pool", "process", "thread"]
@@ -56,6 +59,18 @@ def _make_hang() -> Callable[[], None]:
         group.barrier()
 
     return hang
+
+
+def _meet_and_keep_the_store(num_bytes: int, kept: str = "_kept_store") -> None:
+    """Free the store that the call before has kept, once this one's has other contents."""
+    dist.init_process_group("phalanx", timeout=timedelta(seconds=20))
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"key {dist.get_rank()}", "x" * num_bytes)
+    dist.barrier()
+    setattr(dist, kept, store)
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def _speak() -> None:
@@ -123,6 +138,13 @@ def test_output_is_shown_with_the_rank_in_front(kind: Any, capsys: pytest.Captur
     captured = capsys.readouterr()
     assert captured.out.splitlines() == ["[rank 0] out of 0", "[rank 1] out of 1"] * 2
     assert captured.err.splitlines() == ["[rank 0] err of 0", "[rank 1] err of 1"] * 2
+
+
+@pytest.mark.slow
+def test_a_store_that_is_freed_late_does_not_disturb_a_later_process_group() -> None:
+    with ranks(2, timeout_s=30) as world:
+        for num_bytes in (300, 2000, 7, 1000):
+            world.run(_meet_and_keep_the_store, num_bytes)
 
 
 @pytest.mark.slow

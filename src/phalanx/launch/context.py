@@ -19,7 +19,7 @@ class LaunchContext:
         descriptor: The world's segment, attached by the first connect().
         is_thread: Whether ranks are threads of one process.
         meeting: Name under which later groups of this world meet.
-        store: The file of torch's store, for its own backends.
+        store: Where torch's store is, for its own backends: see phalanx.launch.rendezvous.
         connects: How many groups this rank has made of the world so far.
         failure: What its function raised.
         announce: Told of the memory of every group in which this rank is the first, for whoever watches from outside.

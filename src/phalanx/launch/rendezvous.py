@@ -1,20 +1,30 @@
 """What torch's own backends need to find each other: a store that only this user can reach, and a port's number.
 
 The store is a memory file of the launcher. Ranks open it through /proc as a FileStore of torch's: no port is opened, no
-file is left behind, and the kernel lets nobody but the same user in. The port is bound, so that nobody else is given
-it, but nothing listens there. It is for programs that make a TCPStore themselves: the port is theirs then. Another user
-who asks for this very number can have it before them, as with every port that its server has not yet bound.
+file is left behind, and the kernel lets nobody but the same user in.
+
+A FileStore writes to its path once more when it is freed. That may be long after its world has ended, in a rank that
+runs one test after another or in a thread of this process. So a path never becomes another file while this process
+lives: its worlds share one file, and each has a name in it.
+
+The port is bound, so that nobody else is given it, but nothing listens there. It is for programs that make a TCPStore
+themselves: the port is theirs then. Another user who asks for this very number can have it before them, as with every
+port that its server has not yet bound.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
 HOST = "127.0.0.1"
+
+_FULL_BYTES = 1 << 18  # whoever opens a store reads the file from its beginning: a larger one is followed by a new one
 
 
 class Rendezvous(NamedTuple):
@@ -22,7 +32,7 @@ class Rendezvous(NamedTuple):
 
     Attributes:
         port: For MASTER_PORT; 0 where none can be had, such as in a container that has no network at all.
-        store: The file of torch's store; empty when there is none.
+        store: The name of this world and the file of torch's store, as "name:path"; empty when there is none.
     """
 
     port: int
@@ -32,16 +42,28 @@ class Rendezvous(NamedTuple):
 NOWHERE = Rendezvous(0, "")
 
 
+_lock = threading.Lock()
+_files: list[tuple[int, int]] = []  # the process that made it, and its descriptor; guarded by _lock
+
+
 @contextlib.contextmanager
 def open_rendezvous() -> Iterator[Rendezvous]:
-    """Hold a store and a port for as long as the world's ranks run."""
-    memory = os.memfd_create("phalanx-store", os.MFD_CLOEXEC)
-    try:
+    """Name a place in a store, and hold a port for as long as the world's ranks run."""
+    path = f"/proc/{os.getpid()}/fd/{_store_file()}"
+    with _claim_port() as port:
+        yield Rendezvous(port, f"{secrets.token_hex(8)}:{path}")
+
+
+def _store_file() -> int:
+    with _lock:
+        if _files:
+            creator, memory = _files[-1]
+            if creator == os.getpid() and os.fstat(memory).st_size < _FULL_BYTES:
+                return memory
+        memory = os.memfd_create("phalanx-store", os.MFD_CLOEXEC)
         os.fchmod(memory, 0o600)
-        with _claim_port() as port:
-            yield Rendezvous(port, f"/proc/{os.getpid()}/fd/{memory}")
-    finally:
-        os.close(memory)
+        _files.append((os.getpid(), memory))
+        return memory
 
 
 @contextlib.contextmanager

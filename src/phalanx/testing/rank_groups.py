@@ -11,6 +11,7 @@ from phalanx.errors import UsageError
 from phalanx.groups.connect import connect
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.testing.plan import Plan
+from phalanx.torch_backend.private_store import open_private_store
 from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import dist
 
@@ -51,12 +52,13 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
         context.own["engine"] = plan.backend
     if dist.is_initialized():
         raise UsageError("fixture 'process_group': there is a default process group already")
+    timeout = timedelta(seconds=plan.timeout_s)
     dist.init_process_group(
         plan.backend,
-        init_method=f"file://{context.store}",
+        store=open_private_store(context.store, context.rank, context.size, timeout),
         rank=context.rank,
         world_size=context.size,
-        timeout=timedelta(seconds=plan.timeout_s),
+        timeout=timeout,
     )
     if context.is_thread and (plan.backend == "phalanx" or is_served_by_phalanx(plan)):
         dist.group.WORLD.phalanx_group.watch(connect())  # whoever breaks the world's group frees this one's ranks

@@ -25,29 +25,36 @@ def meet_through_environment(url: str, timeout: timedelta) -> Iterator[tuple[Sto
     Raises:
         UsageError: The launcher has gone.
     """
-    path = settings.private_store()
-    assert path is not None
+    place = settings.private_store()
+    assert place is not None
     query = parse_qs(urlparse(url).query)
     placement = settings.read_placement()
     rank = int(query["rank"][0]) if "rank" in query or placement is None else placement.rank
     size = int(query["world_size"][0]) if "world_size" in query or placement is None else placement.size
-    yield open_private_store(path, rank, size, timeout), rank, size
+    yield open_private_store(place, rank, size, timeout), rank, size
     raise RuntimeError("a rank can't meet the others again in the same process group")
 
 
-def open_private_store(path: str, rank: int, size: int, timeout: timedelta) -> Store:
+def open_private_store(place: str, rank: int, size: int, timeout: timedelta) -> Store:
     """Open the launcher's store for one process group of all ranks.
+
+    Args:
+        place: The world's name and the file, see phalanx.launch.rendezvous.
+        rank: Of this process, among all ranks.
+        size: How many ranks there are.
+        timeout: How long operations of the store may take.
 
     Raises:
         UsageError: The launcher has gone.
     """
+    world, _, path = place.partition(":")
     if not os.access(path, os.R_OK | os.W_OK):  # torch would wait for the file to appear
         raise UsageError(
             f"the launcher that kept torch's store ({path}) has gone, or this process may not look at it\n"
             "  do       start the ranks again, or give init_process_group a store or an init_method of your own"
         )
-    store = dist.FileStore(path)
+    store = dist.PrefixStore(f"phalanx/{world}", dist.FileStore(path))
     store.set_timeout(timeout)
     # It outlives process groups. Every rank counts how often it was here, so that the next one finds nothing old.
-    number = store.add(f"phalanx/init/{size}/{rank}", 1)
-    return dist.PrefixStore(f"phalanx/{size}/{number}", store)
+    number = store.add(f"init/{size}/{rank}", 1)
+    return dist.PrefixStore(f"{size}/{number}", store)

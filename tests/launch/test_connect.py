@@ -15,10 +15,10 @@ from phalanx.engine import usable_cores
 
 _PROGRAM = """
 import sys, torch, phalanx
-group = phalanx.connect(timeout_s=20)
+group = phalanx.connect(timeout_s=100)
 tensor = torch.tensor([float(group.rank + 1)])
 group.all_reduce(tensor)
-second = phalanx.connect(timeout_s=20)
+second = phalanx.connect(timeout_s=100)
 second.all_reduce(tensor)
 print(group.rank, group.size, group.name, int(tensor), group.nonce != second.nonce)
 """
@@ -40,7 +40,7 @@ def _finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, 
     finished = []
     for process in processes:
         try:
-            out, error = process.communicate(timeout=60)
+            out, error = process.communicate(timeout=150)
         except subprocess.TimeoutExpired:
             process.kill()
             out, error = process.communicate()
@@ -125,7 +125,7 @@ _PINNED = """
 import os, sys
 os.sched_setaffinity(0, {int(core) for core in sys.argv[1].split(",")})
 import phalanx
-group = phalanx.connect(timeout_s=20)
+group = phalanx.connect(timeout_s=100)
 part = group.split([0, 1])
 print(group.is_crowded, part.is_crowded)
 """

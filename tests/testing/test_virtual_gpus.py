@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from phalanx.settings import cache_folder
+from phalanx.torch_backend.untyped import dist
 from tests.testing.inner_runs import InnerRuns
 
 _CACHE = cache_folder().parent
@@ -83,8 +84,8 @@ def test_every_rank_has_a_gpu_of_its_own_and_nccl_is_phalanx(inner: InnerRuns, k
         "fixtures cuda:0 0 [6.0, 6.0] 2",
         "fixtures cuda:1 1 [6.0, 6.0] 2",
         *itself,
-        *["without 0 False"] * 2,
-        "without 0 False None",
+        *[f"without 0 {dist.is_nccl_available()}"] * 2,
+        f"without 0 {dist.is_nccl_available()} None",
     ]
     assert not torch.cuda.is_available()
 

@@ -22,7 +22,7 @@ check: $(VENV)/.devices
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./check
 
 bench: $(VENV)/.devices
-	@$(BIN)/phalanx bench all
+	@./dev bench all
 
 # All checks and benchmarks that need a GPU, in under 8 minutes, with a python3 whose torch has CUDA and that has phalanx
 # (pip install --no-build-isolation --no-deps .). RESULTS=folder for what it writes.
@@ -56,7 +56,7 @@ flaky: $(VENV)/.devices
 
 # Every operation with every fault on four ranks: does each survivor name the culprit?
 faults: $(VENV)/.built
-	@$(BIN)/phalanx faults
+	@./dev faults
 
 # torch's own tests against phalanx. MODE=plain|gloo|nccl|vgloo|mpi with WORLD=2|3|4|8; MODE=all (virtual GPUs, ends with
 # the union over all modes); MODE=multigpu or dist2 with PYTORCH_TESTS=folder of PyTorch's sources.
@@ -65,10 +65,10 @@ WORLD ?= 2 4 8
 PYTORCH_TESTS ?=
 upstream: $(VENV)/.devices $(VENV)/.torchvision
 	@bad=0; for mode in $(MODE); do case $$mode in \
-	  all) $(BIN)/phalanx upstream --mode all --at-least 270 || bad=1 ;; \
-	  multigpu) $(BIN)/phalanx upstream --mode multigpu --at-least 61 $(if $(PYTORCH_TESTS),--tests '$(PYTORCH_TESTS)') || bad=1 ;; \
-	  dist2) $(BIN)/phalanx upstream --mode dist2 --at-least 23 $(if $(PYTORCH_TESTS),--tests '$(PYTORCH_TESTS)') || bad=1 ;; \
-	  *) for world in $(WORLD); do $(BIN)/phalanx upstream --mode $$mode --world $$world || bad=1; done ;; \
+	  all) ./dev upstream --mode all --at-least 270 || bad=1 ;; \
+	  multigpu) ./dev upstream --mode multigpu --at-least 61 $(if $(PYTORCH_TESTS),--tests '$(PYTORCH_TESTS)') || bad=1 ;; \
+	  dist2) ./dev upstream --mode dist2 --at-least 23 $(if $(PYTORCH_TESTS),--tests '$(PYTORCH_TESTS)') || bad=1 ;; \
+	  *) for world in $(WORLD); do ./dev upstream --mode $$mode --world $$world || bad=1; done ;; \
 	  esac; done; exit $$bad
 
 # One test of upstream's converts a ResNet-50. Without dependencies: they would bring another torch. It runs without, too.

@@ -185,12 +185,6 @@ def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, m
     return Placement(rank, size, f"{meeting}:{size}")
 
 
-def read_bench_sizes() -> tuple[int, int]:
-    """Return the numbers of ranks and tests that `phalanx bench harness` has set (PHALANX_BENCH_SIZES)."""
-    ranks, tests = os.environ.get("PHALANX_BENCH_SIZES", "2,1").split(",")
-    return int(ranks), int(tests)
-
-
 def cache_folder() -> Path:
     """Return where things that can be made again may be kept (XDG_CACHE_HOME)."""
     base = os.environ.get("XDG_CACHE_HOME")

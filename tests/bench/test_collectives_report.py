@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from phalanx.bench.report import asked_of_gloo, print_table
+from phalanx_tools.bench.report import asked_of_gloo, print_table
 
 
 def _row(contender: str, median_s: float, size: int = 64 << 20) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from phalanx.bench.cases import Case, Sample
-from phalanx.bench.gpu.goals import MIB, counts, goal_of, has_training_goal, least_bytes, share_of_copy, verdict
-from phalanx.bench.gpu.measure import has_failed, missed_goals
-from phalanx.bench.gpu.report import HEAD, line_of, to_gpu_rows, training_lines
-from phalanx.bench.gpu.training import exposed_share
+from phalanx_tools.bench.cases import Case, Sample
+from phalanx_tools.bench.gpu.goals import MIB, counts, goal_of, has_training_goal, least_bytes, share_of_copy, verdict
+from phalanx_tools.bench.gpu.measure import has_failed, missed_goals
+from phalanx_tools.bench.gpu.report import HEAD, line_of, to_gpu_rows, training_lines
+from phalanx_tools.bench.gpu.training import exposed_share
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.bench.gpu import gradients
-from phalanx.bench.gpu.training import Shape, Transformer
-from phalanx.bench.gpu.turns import Turns
 from phalanx.groups.connect import connect
 from phalanx.torch_backend.untyped import dist
+from phalanx_tools.bench.gpu import gradients
+from phalanx_tools.bench.gpu.training import Shape, Transformer
+from phalanx_tools.bench.gpu.turns import Turns
 from tests.run_ranks import run_ranks
 
 _RANKS = 4

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from phalanx.bench.cases import Case
-from phalanx.bench.gpu.calls import Preparation
-from phalanx.bench.gpu.data import RandomData
-from phalanx.bench.gpu.goals import OPERATIONS
-from phalanx.bench.gpu.measure import GpuOptions, has_failed, measure_gpu, missed_goals
-from phalanx.settings import copy_environment
+from phalanx_tools.bench.cases import Case
+from phalanx_tools.bench.gpu.calls import Preparation
+from phalanx_tools.bench.gpu.data import RandomData
+from phalanx_tools.bench.gpu.goals import OPERATIONS
+from phalanx_tools.bench.gpu.measure import GpuOptions, has_failed, measure_gpu, missed_goals
+from tests.dev import dev
 
 _CPU = torch.device("cpu")
 
@@ -113,8 +111,6 @@ def test_what_there_was_no_time_for_is_told_and_fails() -> None:
 
 @pytest.mark.slow
 def test_without_a_gpu_the_command_says_so_and_ends_with_2() -> None:
-    command = [sys.executable, "-m", "phalanx.cli", "bench", "gpu"]
-    without = copy_environment(CUDA_VISIBLE_DEVICES="")
-    ended = subprocess.run(command, env=without, capture_output=True, text=True, timeout=120, check=False)
+    ended = dev("bench", "gpu", CUDA_VISIBLE_DEVICES="")
     assert ended.returncode == 2, ended.stderr
-    assert "phalanx bench gpu: this measures ranks that share a GPU, and torch sees none here" in ended.stderr
+    assert "./dev bench gpu: this measures ranks that share a GPU, and torch sees none here" in ended.stderr

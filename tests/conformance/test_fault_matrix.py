@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from phalanx.cli.faults import faults
-from phalanx.conformance.faults.cell import Cell, Run, run_cell
-from phalanx.conformance.faults.faults import find_fault
-from phalanx.conformance.faults.matrix import Outcome, list_cells, run_cells, summarise, write_table
-from phalanx.conformance.faults.notes import Note
-from phalanx.conformance.faults.operations import CULPRIT, find_operation
-from phalanx.conformance.faults.verdicts import find_flaws
+from phalanx_tools.commands.faults import faults
+from phalanx_tools.conformance.faults.cell import Cell, Run
+from phalanx_tools.conformance.faults.faults import find_fault
+from phalanx_tools.conformance.faults.matrix import Outcome, list_cells, run_cells, summarise, write_table
+from phalanx_tools.conformance.faults.notes import Note
+from phalanx_tools.conformance.faults.operations import CULPRIT, find_operation
+from phalanx_tools.conformance.faults.program import run_cell
+from phalanx_tools.conformance.faults.verdicts import find_flaws
 
 SLICE = [
     ("phalanx", "all_reduce", "small", "killed"),
@@ -60,7 +61,7 @@ def test_the_command_prints_a_table_and_can_fail(tmp_path: Path, monkeypatch: py
     assert done.output.splitlines()[1].split() == ["barrier", "+"]
     assert done.output.splitlines()[-1] == "fault matrix: 1 of 1 named"
     assert '"mark": "+"' in (tmp_path / "cells.json").read_text()
-    monkeypatch.setattr("phalanx.conformance.faults.verdicts.PROMPT_S", 0.0)
+    monkeypatch.setattr("phalanx_tools.conformance.faults.verdicts.PROMPT_S", 0.0)
     done = CliRunner().invoke(faults, names)
     assert done.exit_code == 1
     assert "phalanx barrier, small, killed: x in" in done.output

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.conformance.heavy import num_threads_of, reason_to_leave_out, timeout_of
-from phalanx.conformance.modes import MODES
 from phalanx.engine import usable_cores
+from phalanx_tools.conformance.heavy import num_threads_of, reason_to_leave_out, timeout_of
+from phalanx_tools.conformance.modes import MODES
 
 _LARGE = "test_DistributedDataParallel_SyncBatchNorm_Diff_Input_Sizes_Running_Value"
 

@@ -6,7 +6,7 @@ import functools
 import unittest
 from collections.abc import Callable
 
-from phalanx.conformance import marks
+from phalanx_tools.conformance import marks
 
 
 def _decorated(function: Callable[..., str]) -> Callable[..., str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.dev import run_with_tools
 
 pytest.importorskip("expecttest", reason="torch's tests need expecttest")
 pytestmark = pytest.mark.slow
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 _PROGRAM = """
 import json
 import torch  # once for all parts
-from phalanx.conformance.matrix import Part, run_matrix
+from phalanx_tools.conformance.matrix import Part, run_matrix
 from phalanx.errors import UsageError
 
 parts = (
@@ -34,7 +34,7 @@ except UsageError as error:
 
 
 def test_parts_run_for_themselves_and_are_put_together() -> None:
-    ended = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=240, check=False)
+    ended = run_with_tools(_PROGRAM)
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["done"] == [
         ["gloo world 2", ["test_all_reduce_sum", "test_all_reduce_group_sum"]],

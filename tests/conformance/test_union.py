@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.conformance.matrix import Union
-from phalanx.conformance.outcomes import Outcome, Report
+from phalanx_tools.conformance.matrix import Union
+from phalanx_tools.conformance.outcomes import Outcome, Report
 
 
 def _report(mode: str, *outcomes: tuple[str, str, str]) -> Report:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.dev import dev, run_with_tools
 
 pytest.importorskip("expecttest", reason="torch's tests need expecttest")
 
 
 def _upstream(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "phalanx.cli", "upstream", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return dev("upstream", *arguments)
 
 
 @pytest.mark.slow
@@ -44,10 +44,10 @@ def test_a_failing_test_is_shown_with_its_rank_and_reason() -> None:
     program = (
         "import phalanx.torch_backend.process_group as module, torch\n"
         "module.PhalanxProcessGroup.broadcast = lambda self, tensors, *_, **__: self.barrier()\n"
-        "from phalanx.cli import main\n"
+        "from phalanx_tools.__main__ import main\n"
         "main(['upstream', '--mode', 'plain', '--world', '2', 'test_broadcast'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run_with_tools(program)
     assert done.returncode == 1
     assert "test_broadcast: failed" in done.stdout
     assert "rank 1 exited with 10" in done.stdout

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from phalanx.settings import copy_environment
+from tests.dev import dev
 
 pytest.importorskip("expecttest", reason="torch's tests need expecttest")
 pytestmark = pytest.mark.slow
@@ -18,10 +18,7 @@ _OTHER_FILES = copy_environment().get("PYTORCH_TESTS")
 
 
 def _upstream(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "phalanx.cli", "upstream", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env=copy_environment(**variables)
-    )
+    return dev("upstream", *arguments, **variables)
 
 
 def test_tests_that_name_nccl_run_on_virtual_gpus() -> None:

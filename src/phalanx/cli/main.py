@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import click
 
-from phalanx.cli.bench import bench
 from phalanx.cli.devices import devices
 from phalanx.cli.diagnose import diagnose
 from phalanx.cli.doctor import doctor
-from phalanx.cli.faults import faults
-from phalanx.cli.operations import operations
 from phalanx.cli.run import run
 from phalanx.cli.timeline import timeline
-from phalanx.cli.upstream import upstream
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,5 +17,5 @@ def main() -> None:
     """Distributed PyTorch on the machine in front of you."""
 
 
-for command in (run, diagnose, timeline, doctor, devices, bench, faults, upstream, operations):
+for command in (run, diagnose, timeline, doctor, devices):
     main.add_command(command)

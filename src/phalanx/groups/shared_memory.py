@@ -48,9 +48,8 @@ from phalanx.launch.meeting import Gathering, Outcome, closing
 from phalanx.launch.user_secret import make_private
 
 # A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
-# Benchmarks call as users do.
 _LIBRARY_FOLDERS = [
-    *(str(part) for part in Path(__file__).resolve().parents[1].iterdir() if part.name != "bench"),
+    str(Path(__file__).resolve().parents[1]),
     str(Path(torch.__file__).parent),
     typing_extensions.__file__,
 ]

@@ -1,0 +1,84 @@
+"""`./dev bench gpu`: ranks that share a GPU, beside Gloo and a plain copy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+_NO_GPU = 2
+
+
+def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None
+    if any(number < 1 for number in numbers):
+        raise click.BadParameter("give numbers above 0")
+    return numbers
+
+
+def _operations(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
+    from phalanx_tools.bench.gpu.goals import OPERATIONS
+
+    names = tuple(text.split(",")) if text else OPERATIONS
+    for name in names:
+        if name not in OPERATIONS:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(OPERATIONS)}")
+    return names
+
+
+@click.command()
+@click.option("--operations", callback=_operations, default="", help="Some of the collectives; all when not given.")
+@click.option("--ranks", callback=_numbers, default="2,4,8", show_default=True, help="Numbers of ranks.")
+@click.option(
+    "--sizes",
+    callback=_numbers,
+    default="4,4096,65536,1048576,16777216,67108864,268435456",
+    show_default=True,
+    help="Bytes of the largest tensor of a rank.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of every contender.")
+@click.option("--time-limit-s", default=230.0, show_default=True, help="When to begin nothing more.")
+@click.option("--training/--no-training", "with_training", default=True, show_default=True, help="Training steps, too.")
+@click.option("--sequences", default=64, show_default=True, help="The whole batch of a training step.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
+)
+def gpu(json_file: Path | None, **options: Any) -> None:
+    """Measure ranks that share a GPU: collectives, a training step, what sharing costs.
+
+    Ends with 1 when a result is wrong, a part broke off or nothing was measured, with 2 when there is no GPU. Missed
+    goals are told, and goals of what was not measured count as missed.
+    """
+    from phalanx.errors import UsageError
+    from phalanx_tools.bench.gpu.measure import GpuOptions, describe_gpu, has_failed, measure_gpu, missed_goals
+
+    try:
+        machine = {**_machine(), **describe_gpu()}
+    except UsageError as error:
+        click.echo(f"./dev bench gpu: {error}", err=True)
+        raise SystemExit(_NO_GPU) from None
+    for name, value in machine.items():
+        click.echo(f"{name + ':':<16}{value}")
+    result = measure_gpu(GpuOptions(**options), click.echo)
+    missed, failures = missed_goals(result), has_failed(result)
+    if json_file is not None:
+        told = {"machine": machine, **result, "missed_goals": missed, "failures": failures}
+        json_file.write_text(json.dumps(told, indent=1) + "\n")
+    for goal in missed:
+        click.echo(f"goal missed: {goal}")
+    for failure in failures:
+        click.echo(f"failed: {failure}")
+    if failures:
+        raise SystemExit(1)
+
+
+def _machine() -> dict[str, Any]:
+    from phalanx_tools.bench.report import describe_machine
+
+    return {**describe_machine(), "command": " ".join(["phalanx", *sys.argv[1:]])}

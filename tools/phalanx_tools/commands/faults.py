@@ -1,0 +1,86 @@
+"""`./dev faults`: every operation with every fault, and whether all survivors name the culprit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from phalanx_tools.conformance.faults.matrix import Outcome
+
+
+@click.command()
+@click.option("--operation", "operations", multiple=True, help='Only this one, such as "all_reduce"; may be repeated.')
+@click.option("--fault", "faults", multiple=True, help='Only this one, such as "wrong shape"; may be repeated.')
+@click.option("--door", "doors", multiple=True, type=click.Choice(["phalanx", "torch"]),
+              help="Only through phalanx's own groups, or only through torch.distributed.")  # fmt: skip
+@click.option("--form", "forms", multiple=True, type=click.Choice(["small", "large"]), help="Only this size.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes here.")
+@click.option("--verbose", "-v", is_flag=True, help="Print every cell, and the errors of those that are not named.")
+def faults(
+    operations: tuple[str, ...],
+    faults: tuple[str, ...],
+    doors: tuple[str, ...],
+    forms: tuple[str, ...],
+    json_file: Path | None,
+    verbose: bool,
+) -> None:
+    """Run every operation with every fault on four ranks: does each survivor's error name the culprit?
+
+    Exits with 1 if one does not.
+    """
+    from phalanx_tools.conformance.faults.matrix import list_cells, run_cells, summarise, write_legend, write_table
+
+    cells = list_cells(operations=operations, faults=faults, doors=doors, forms=forms)
+    if not cells:
+        known = {f'"{name}"' for cell in list_cells() for name in (cell.operation.name, cell.fault.name)}
+        raise click.ClickException(f"no cell has these names; there are {', '.join(sorted(known))}")
+    is_watched = sys.stderr.isatty()
+
+    def watch(outcome: Outcome, num_done: int) -> None:
+        if is_watched:  # one line that is written over
+            told = f"\r\x1b[K[{num_done}/{len(cells)}] {outcome.cell}" if num_done < len(cells) else "\r\x1b[K"
+            click.echo(told, nl=False, err=True)
+        if verbose or outcome.flaws:
+            click.echo(f"[{num_done}/{len(cells)}] {outcome.cell}: {outcome.mark} in {outcome.seconds:.2f} s")
+        for flaw in outcome.flaws:
+            click.echo(f"    {flaw}")
+        if verbose and outcome.flaws:
+            _tell_notes(outcome)
+
+    outcomes = run_cells(cells, watch)
+    click.echo(f"{write_table(outcomes)}\n\n{write_legend()}")
+    if json_file is not None:
+        json_file.write_text(json.dumps([_as_json(outcome) for outcome in outcomes], indent=1) + "\n")
+    click.echo(summarise(outcomes))
+    raise SystemExit(1 if any(outcome.flaws for outcome in outcomes) else 0)
+
+
+def _tell_notes(outcome: Outcome) -> None:
+    for rank, note in sorted(outcome.run.notes.items()):
+        head = (
+            f'rank {rank}: {note.kind} blames {note.culprits}, verdict "{note.verdict}"'
+            if note.kind
+            else f"rank {rank}"
+        )
+        click.echo("    " + f"{head}\n{note.text}".strip().replace("\n", "\n        "))
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    cell = outcome.cell
+    return {
+        "door": cell.operation.door,
+        "operation": cell.operation.name,
+        "form": cell.form,
+        "fault": cell.fault.name,
+        "mark": outcome.mark,
+        "flaws": outcome.flaws,
+        "seconds": round(outcome.seconds, 3),
+        "fault_at": outcome.run.fault_at,
+        "notes": {rank: asdict(note) for rank, note in outcome.run.notes.items()},
+    }

@@ -1,7 +1,7 @@
-"""Train a character model on four ranks, and prove that one process alone would have come to the same parameters.
+"""Train a character model on four ranks, and show that one process alone gets the same parameters.
 
-The text is the source code of Python's own standard library, so nothing is downloaded. Every rank computes the
-gradients of its share of each batch; one all_reduce makes them the gradients of the whole batch.
+The text is the source code of Python's standard library, so nothing is downloaded. Every rank computes the gradients of
+its share of each batch; one all_reduce turns them into the gradients of the whole batch.
 """
 
 from __future__ import annotations
@@ -31,47 +31,50 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train, and how. The same plan gives the same run."""
+    """The model and the training settings. The same plan gives the same run."""
 
     num_steps: int = 240
-    num_sequences: int = 128  # in a batch, all ranks together
+    num_sequences: int = 128  # in a batch, over all ranks
     num_characters: int = 32  # in a sequence; four spaces count as one
     num_hidden: int = 128
-    learning_rate: float = 1e-2  # falls to 0: too bold a step would blow up the last digit's rounding
+    learning_rate: float = 1e-2  # falls to 0, because large steps would amplify rounding in the last digit
     seed: int = 1
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run leaves behind: the loss of every step and the parameters."""
+    """The result of a run: the loss of every step and the parameters."""
 
     losses: list[float]
     parameters: dict[str, Tensor]
 
     def digest(self) -> str:
-        """Return a fingerprint of the parameters' bits."""
+        """Return a hash of the bits of the parameters."""
         bits = b"".join(value.numpy().tobytes() for value in self.parameters.values())
         return hashlib.sha256(bits).hexdigest()[:16]
 
 
 class CharacterModel(nn.Module):
-    """Predicts the next character from those before it."""
+    """Predict the next character from the characters before it."""
 
     def __init__(self, num_hidden: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(len(ALPHABET), 48)
         self.memory = nn.GRU(48, num_hidden, batch_first=True)
         self.output = nn.Linear(num_hidden, len(ALPHABET))
-        self.double()  # so that rounding differs in the 16th digit, not in the 7th
+        self.double()  # rounding then differs in the 16th digit, not in the 7th
 
     def forward(self, characters: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return a score for every possible next character, and what to remember."""
+        """Return a score for every possible next character, and the state for the next call."""
         hidden, state = self.memory(self.embedding(characters), state)
         return self.output(hidden), state
 
 
 def read_standard_library(num_characters: int = 2_000_000) -> Tensor:
-    """Return its first sources as places in the alphabet, with a tab for four spaces; other characters are left out."""
+    """Return the first characters of its source as indices into ALPHABET.
+
+    A tab stands for four spaces. Characters outside ALPHABET are left out.
+    """
     files = sorted(Path(os.__file__).parent.glob("*.py"))
     text = "".join(file.read_text(encoding="utf-8") for file in files).replace("    ", "\t")
     place = {character: number for number, character in enumerate(ALPHABET)}
@@ -85,8 +88,8 @@ def train(
     average: Callable[[list[Tensor]], object],
     report: Callable[[int, float], object],
 ) -> Trained:
-    """Train on the sequences `mine` of every batch; `average` makes tensors the mean over all processes."""
-    torch.manual_seed(plan.seed)  # the same start and the same batches in every process
+    """Train on the sequences `mine` of every batch; `average` replaces tensors by their mean over all processes."""
+    torch.manual_seed(plan.seed)  # the same initial parameters and the same batches in every process
     model = CharacterModel(plan.num_hidden)
     optimizer = torch.optim.Adam(model.parameters(), lr=plan.learning_rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, plan.num_steps)
@@ -109,7 +112,7 @@ def train(
 
 
 def train_as_rank(plan: Plan, text: Tensor) -> tuple[Trained, list[str]]:
-    """Be one of several ranks. This is all it takes to go from one process to many."""
+    """Train as one of several ranks. Going from one process to many takes no more than this."""
     torch.set_num_threads(1)
     group: Group = phalanx.connect()
     share = plan.num_sequences // group.size
@@ -128,7 +131,7 @@ def train_alone(plan: Plan, text: Tensor) -> Trained:
 
 
 class Display:
-    """Live progress on a terminal, a line now and then elsewhere."""
+    """Show live progress on a terminal, and a few lines of text elsewhere."""
 
     def __init__(self, plan: Plan, title: str, *, is_shown: bool = True) -> None:
         self._plan = plan
@@ -154,8 +157,8 @@ class Display:
         self._shown.__exit__(None, None, None)
 
     def report(self, step: int, loss: float) -> None:
-        """Show where the training is."""
-        if step == 1:  # the first step takes long: torch makes itself ready
+        """Show the progress of the training."""
+        if step == 1:  # the first step is slow, because torch initializes itself
             self._start = time.monotonic()
         elapsed_s = time.monotonic() - self._start
         num_done = (step - 1) * self._plan.num_sequences * self._plan.num_characters
@@ -168,7 +171,7 @@ class Display:
 
 
 def draw_curve(losses: list[float], width: int = 64, height: int = 10) -> str:
-    """Return the curve as text, with eight levels in a line."""
+    """Return the loss curve as text; each line of text has eight levels."""
     edges = [round(column * len(losses) / width) for column in range(width + 1)]
     means = [sum(losses[a:b]) / (b - a) for a, b in itertools.pairwise(edges) if b > a]
     low, high = min(means), max(means)
@@ -182,7 +185,7 @@ def draw_curve(losses: list[float], width: int = 64, height: int = 10) -> str:
 
 @torch.no_grad()
 def write_sample(plan: Plan, parameters: dict[str, Tensor], beginning: str = "def ", length: int = 360) -> str:
-    """Let the model go on from a beginning."""
+    """Let the model continue a text."""
     model = CharacterModel(plan.num_hidden)
     model.load_state_dict(parameters)
     torch.manual_seed(plan.seed)
@@ -201,7 +204,7 @@ def largest_difference(ours: Trained, theirs: Trained) -> float:
 
 
 def prove(digests: list[str], ours: Trained, reference: Trained, console: Console) -> bool:
-    """Show that all ranks agree with each other, and with the process that worked alone."""
+    """Show that all ranks agree with each other, and with the process that trained alone."""
     is_same = len(set(digests)) == 1
     difference = largest_difference(ours, reference)
     is_close = difference <= TOLERANCE

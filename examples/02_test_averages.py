@@ -1,6 +1,6 @@
-"""A first test on ranks: `pytest examples/02_test_averages.py`.
+"""Your first tests on ranks. Run them with `pytest examples/02_test_averages.py`.
 
-What is tested is a little function that a training script might have: the average of a loss over all ranks.
+They test a small function that a training script might have: it averages a loss over all ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from phalanx.testing import assert_same_on_ranks, faults
 
 
 def average(group: phalanx.Group, loss: float) -> float:
-    """Return the mean of all ranks' losses."""
+    """Return the mean of the losses of all ranks."""
     total = torch.tensor([loss])
     group.all_reduce(total)
     return total.item() / group.size

@@ -1,6 +1,6 @@
-"""A training script for eight GPUs, as it runs under torchrun on a machine that has them.
+"""A training script for eight GPUs, which runs under torchrun on a machine that has them.
 
-On one that has none:    phalanx run -n 8 --virtual-gpus 8 examples/03_eight_gpus.py
+On a machine without GPUs, run: phalanx run -n 8 --virtual-gpus 8 examples/03_eight_gpus.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NUM_STEPS, BATCH = 40, 64
 
 
 def make_batch(step: int, device: torch.device, copies: torch.cuda.Stream) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make points on the host and copy them on a stream of their own."""
+    """Make points on the host and copy them to the device on a separate stream."""
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     points = torch.rand(BATCH, 2, generator=generator).mul(2).sub(1).pin_memory()
     with torch.cuda.stream(copies):
@@ -27,7 +27,7 @@ def make_batch(step: int, device: torch.device, copies: torch.cuda.Stream) -> tu
 
 
 def train(device: torch.device) -> tuple[nn.Module, float, float]:
-    torch.manual_seed(dist.get_rank())  # DDP sends the parameters of rank 0 to all
+    torch.manual_seed(dist.get_rank())  # DDP sends the parameters of rank 0 to all ranks
     layers = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
     model = DistributedDataParallel(layers, device_ids=[device.index])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)

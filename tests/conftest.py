@@ -35,9 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _answer_interrupts() -> None:
-    # A shell script starts `make test &` with these signals ignored; every process that a test starts inherits that.
+    # A shell script starts `make test &` with these signals ignored, and nohup the last one; every process that a test
+    # starts inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

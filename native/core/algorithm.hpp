@@ -1,4 +1,4 @@
-// Which way an operation goes, by kind, bytes and ranks: the one table to tune.
+// Which way an all_reduce goes, by bytes and ranks. docs/internals/collectives.md lists the thresholds of the others.
 #pragma once
 
 #include <cstddef>

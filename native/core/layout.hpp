@@ -1,14 +1,14 @@
 // What lies where in a group's segment, and who may write it.
 //
-// The protocol in one page (ARCHITECTURE.md has it with pictures):
+// The protocol in one page (docs/internals/shared-memory.md has every word):
 //
 //  word                     written by            read by    order
-//  Post.seq                 its rank              peers      release after the payload / acquire before reading it
+//  Post.seq                 its rank              peers      seq_cst after the payload / seq_cst before reading it
 //  Progress.step_of, .step  its rank              peers      seq_cst after a chunk was produced or consumed; see Endpoint::has_step
 //  Progress.arrived         its rank              peers      release on entering operation n: all of operation n-1 is
 //                                                            over here, so what others wrote for it may be reused
 //  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: seq_cst store, then seq_cst load, on both sides
-//  Channel.*                sender or receiver    the other  release / acquire, one writer per word
+//  Channel.*                sender or receiver    the other  seq_cst where the other may sleep for it, else release / acquire
 //  Fault.state              first to compare-exchange it     acquire; set once, never cleared
 //
 // Anything written for operation u (post, slot, stage) is overwritten only when every peer's `arrived` is above u.

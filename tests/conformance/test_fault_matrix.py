@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from phalanx_tools.commands.faults import faults
 from phalanx_tools.conformance.faults.cell import Cell, Run
 from phalanx_tools.conformance.faults.faults import find_fault
-from phalanx_tools.conformance.faults.matrix import Outcome, list_cells, run_cells, summarise, write_table
+from phalanx_tools.conformance.faults.matrix import CellResult, list_cells, run_cells, summarise, write_table
 from phalanx_tools.conformance.faults.notes import Note
 from phalanx_tools.conformance.faults.operations import CULPRIT, find_operation
 from phalanx_tools.conformance.faults.program import run_cell
@@ -136,10 +136,10 @@ def test_a_harmless_fault_must_leave_all_ranks_alone() -> None:
 def test_the_table_has_a_mark_for_each_form_and_a_dash_where_a_fault_has_no_meaning() -> None:
     run = _run()
     outcomes = [
-        Outcome(_cell("phalanx", "reduce", "small", "wrong op"), run, (), 0.1),
-        Outcome(_cell("phalanx", "reduce", "large", "wrong op"), run, ("a flaw",), 0.1),
-        Outcome(_cell("torch", "barrier", "small", "killed"), run, (), 0.1),
-        Outcome(_cell("phalanx", "send", "small", "extra call"), run, (), 0.1),
+        CellResult(_cell("phalanx", "reduce", "small", "wrong op"), run, (), 0.1),
+        CellResult(_cell("phalanx", "reduce", "large", "wrong op"), run, ("a flaw",), 0.1),
+        CellResult(_cell("torch", "barrier", "small", "killed"), run, (), 0.1),
+        CellResult(_cell("phalanx", "send", "small", "extra call"), run, (), 0.1),
     ]
     assert write_table(outcomes).splitlines() == [
         "               killed  wrong  extra",

@@ -18,8 +18,8 @@ from phalanx.jobs.program import Program
 from phalanx.jobs.rank import Rank
 from phalanx.jobs.script import RankTask, run_script_rank
 from phalanx.jobs.streams import open_pipes
-from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.rank_process import Job
+from phalanx.launch.zygote_client import ZygoteClient
 from tests import leftovers
 
 COMMAND = [sys.executable, "-m", "phalanx.cli", "run"]
@@ -67,7 +67,7 @@ def run_one_rank(zygote: ZygoteClient, program: Program) -> tuple[str, str, int]
         events = [pickle.loads(ours.recv(1 << 16)) for _ in range(3)]
         out, err = (os.read(stream.descriptor, 1 << 16).decode() for stream in pipes.streams)
     world.close_descriptor()
-    assert [event[0] for event in events] == ["started", "ended", "buried"]
+    assert [event[0] for event in events] == ["started", "ended", "all ended"]
     return out, err, events[1][2]
 
 

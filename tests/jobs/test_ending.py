@@ -1,4 +1,4 @@
-"""Ending ranks step by step."""
+"""Shutdown ranks step by step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import subprocess
 
 import pytest
 
-from phalanx.jobs.ending import Ending, after_signal
 from phalanx.jobs.rank import Rank
+from phalanx.jobs.shutdown import Shutdown, after_signal
 
 
 @pytest.mark.slow
 def test_a_signal_that_came_before_the_ranks_were_known_reaches_them() -> None:
     """The launcher may be asked to end while it has not yet read which processes its ranks are."""
-    rank, ending = Rank(0), Ending(grace_s=60)
+    rank, ending = Rank(0), Shutdown(grace_s=60)
     ending.begin(after_signal(signal.SIGTERM), [rank])
     assert rank.sent == []
     with subprocess.Popen(["sleep", "60"]) as process:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import leftovers
 from tests.jobs.launching import environment_without, lines_of, phalanx_run, started_job, write_script
 
 pytestmark = pytest.mark.slow
@@ -102,13 +103,16 @@ def test_a_job_can_be_found_from_outside(tmp_path: Path) -> None:
     with started_job("-n", 2, "--name", "my job", script, "a") as launcher:
         assert launcher.stdout is not None
         pids = dict(sorted(line[1:].split("] ") for line in (launcher.stdout.readline() for _ in range(2))))
-        cards = [
-            path.read_text()
+        (record,) = (
+            path
             for path in Path(f"/proc/{launcher.pid}/fd").iterdir()
             if path.is_symlink() and "memfd:phalanx-job" in str(path.readlink())
-        ]
-        assert len(cards) == 1
-        card = json.loads(cards[0])
+        )
+        # Ranks may print before the launcher has noted that they have started.
+        assert leftovers.wait_until(
+            lambda: '"pids": [' in record.read_text() and '"pids": []' not in record.read_text(), 20
+        )
+        card = json.loads(record.read_text())
         started = card.pop("started_unix")
         assert 1e9 < started < 1e11
         assert card == {

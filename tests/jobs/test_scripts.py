@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from phalanx.jobs.program import Program
-from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.zygote_client import ZygoteClient
 from tests.jobs.launching import lines_of, phalanx_run, run_one_rank, write_script
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.engine import create_symmetric_segment
 from phalanx.errors import OperationTimeoutError, SharedMemoryError, UsageError
-from phalanx.launch.meeting import Gathering, Memory, Outcome, meet
+from phalanx.launch.meeting import Gathering, MeetingResult, Memory, meet
 
 
 def _gathering(name: str, size: int, **changes: Any) -> Gathering:
@@ -26,8 +26,8 @@ def _gathering(name: str, size: int, **changes: Any) -> Gathering:
     return Gathering(**rules)
 
 
-def _meet_all(gathering: Gathering, cards: Sequence[Any]) -> list[Outcome | BaseException]:
-    results: list[Outcome | BaseException] = [RuntimeError("never came back")] * len(cards)
+def _meet_all(gathering: Gathering, cards: Sequence[Any]) -> list[MeetingResult | BaseException]:
+    results: list[MeetingResult | BaseException] = [RuntimeError("never came back")] * len(cards)
 
     def come(number: int) -> None:
         try:
@@ -43,9 +43,9 @@ def _meet_all(gathering: Gathering, cards: Sequence[Any]) -> list[Outcome | Base
     return results
 
 
-def _outcomes(results: list[Outcome | BaseException]) -> list[Outcome]:
-    assert all(isinstance(result, Outcome) for result in results), results
-    outcomes = [result for result in results if isinstance(result, Outcome)]
+def _outcomes(results: list[MeetingResult | BaseException]) -> list[MeetingResult]:
+    assert all(isinstance(result, MeetingResult) for result in results), results
+    outcomes = [result for result in results if isinstance(result, MeetingResult)]
     for outcome in outcomes:
         os.close(outcome.descriptor)
     return outcomes
@@ -55,7 +55,7 @@ def _outcomes(results: list[Outcome | BaseException]) -> list[Outcome]:
 def test_everybody_leaves_with_the_same_memory_and_order(size: int) -> None:
     cards = [10 * (size - number) for number in range(size)]
     results = _meet_all(_gathering(secrets.token_hex(8), size), cards)
-    inodes = {os.fstat(result.descriptor).st_ino for result in results if isinstance(result, Outcome)}
+    inodes = {os.fstat(result.descriptor).st_ino for result in results if isinstance(result, MeetingResult)}
     assert len(inodes) == 1
     for card, outcome in zip(cards, _outcomes(results), strict=True):
         assert outcome.cards == tuple(sorted(cards))
@@ -69,7 +69,7 @@ def test_the_same_name_can_be_used_again() -> None:
 
 
 def test_meetings_of_different_names_do_not_mix() -> None:
-    results: dict[str, list[Outcome]] = {}
+    results: dict[str, list[MeetingResult]] = {}
 
     def hold(name: str) -> None:
         results[name] = _outcomes(_meet_all(_gathering(name, 2), [f"{name} 0", f"{name} 1"]))

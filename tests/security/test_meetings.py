@@ -21,8 +21,8 @@ import pytest
 from phalanx.engine import create_symmetric_segment
 from phalanx.errors import OperationTimeoutError, UsageError
 from phalanx.launch import user_secret
-from phalanx.launch.meeting import Gathering, Outcome, address_of, is_same_user, meet
-from phalanx.testing.reception import Reception
+from phalanx.launch.meeting import Gathering, MeetingResult, address_of, is_same_user, meet
+from phalanx.testing.rank_listener import RankListener
 from tests.security.other_user import (
     another_user,
     read_line,
@@ -99,7 +99,7 @@ def test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs(capfd: pyte
     outcomes = [meet(gathering, 1, lambda outcome: outcome)]
     host.join(30)
     outcomes += results
-    assert sorted(outcome.position for outcome in outcomes if isinstance(outcome, Outcome)) == [0, 1]
+    assert sorted(outcome.position for outcome in outcomes if isinstance(outcome, MeetingResult)) == [0, 1]
     for outcome in outcomes:
         os.close(outcome.descriptor)
     assert "code of another user" not in capfd.readouterr().out
@@ -119,14 +119,14 @@ def test_a_place_that_another_user_holds_is_told_and_gets_nothing() -> None:
 @another_user
 @pytest.mark.slow
 def test_ranks_of_tests_are_expected_where_no_other_user_is_let_in(capfd: pytest.CaptureFixture[str]) -> None:
-    with Reception(1, redirect=False) as reception:
-        waiting, results = _in_thread(reception.accept)
-        address = reception.calls[0].address
+    with RankListener(1, redirect=False) as listener:
+        waiting, results = _in_thread(listener.accept)
+        address = listener.calls[0].address
         for name in ("side", "channel"):
             assert run_as_another_user(_KNOCKS, f"{address}/{name}".encode().hex()).strip() in ("", "answer b''")
         program = f"""
 import pickle, sys
-call = pickle.loads(bytes.fromhex({pickle.dumps(reception.calls[0]).hex()!r}))
+call = pickle.loads(bytes.fromhex({pickle.dumps(listener.calls[0]).hex()!r}))
 line = call.answer()
 line.receive() if hasattr(line, "receive") else sys.stdin.read()
 """
@@ -136,7 +136,7 @@ line.receive() if hasattr(line, "receive") else sys.stdin.read()
             assert list(results[0]) == [0]
             results[0][0].close()
             rank.communicate(timeout=60)
-        for files in reception.files:
+        for files in listener.files:
             files.close()
     assert "code of another user" not in capfd.readouterr().out
 

@@ -78,7 +78,7 @@ _PROOFS = {
 }
 
 
-def _promises() -> list[str]:
+def _pending_futures() -> list[str]:
     parts = re.split(r"^## ", _PAGE.read_text(), flags=re.MULTILINE)
     chosen = [part for part in parts if part.startswith(("What another local user can't do", "What root's tools do"))]
     assert len(chosen) == 2
@@ -86,9 +86,9 @@ def _promises() -> list[str]:
 
 
 def test_every_promise_has_a_test() -> None:
-    unproven = [promise for promise in _promises() if not promise.startswith(tuple(_PROOFS))]
+    unproven = [promise for promise in _pending_futures() if not promise.startswith(tuple(_PROOFS))]
     assert unproven == []
-    assert len(_promises()) == len(_PROOFS)
+    assert len(_pending_futures()) == len(_PROOFS)
 
 
 @pytest.mark.parametrize("name", [name for names in _PROOFS.values() for name in names])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
-from phalanx.launch import nursery
+from phalanx.launch import zygote_client
 from tests import leftovers
 from tests.system_calls.page import LAUNCHER, NOBODY, Page, become, call_number, open_page
 from tests.system_calls.rank_program import be_rank, describe
@@ -47,7 +47,7 @@ def spawn_ranks(notes: Path) -> None:
 
 def run_case(page: Page, case: dict[str, Any], notes: Path) -> dict[str, Any]:
     """Make a call fail, and tell what came of it. Without a call, count those that could."""
-    before, zygote = _held(), nursery.shared_zygote().pid
+    before, zygote = _held(), zygote_client.shared_zygote().pid
     failure: BaseException | None = None
     page.call = call_number(case["call"]) if case["call"] else -1
     page.error, page.first, page.count = case["errno"], case["first"], case["count"]
@@ -70,7 +70,7 @@ def run_case(page: Page, case: dict[str, Any], notes: Path) -> dict[str, Any]:
         "ranks": [json.loads(line) for line in notes.read_text().splitlines()],
     }
     del failure
-    return {**facts, "left": _left(before), "is_zygote_new": nursery.shared_zygote().pid != zygote}
+    return {**facts, "left": _left(before), "is_zygote_new": zygote_client.shared_zygote().pid != zygote}
 
 
 def _held() -> list[str]:
@@ -80,7 +80,7 @@ def _held() -> list[str]:
 
 def _left(before: list[str]) -> list[str]:
     """Name what is left of ranks in this process and in the one they are forked from."""
-    nursery.shared_zygote().await_ready()
+    zygote_client.shared_zygote().await_ready()
     left = []
     if not leftovers.wait_until(lambda: not leftovers.rank_processes(), _TIDY_S):
         left.append(f"processes {leftovers.rank_processes()}")
@@ -89,7 +89,7 @@ def _left(before: list[str]) -> list[str]:
         left.append(f"descriptors {before} became {after}")
     if leftovers.group_memory():
         left.append(f"memory {leftovers.group_memory()}")
-    zygote = os.listdir(f"/proc/{nursery.shared_zygote().pid}/fd")
+    zygote = os.listdir(f"/proc/{zygote_client.shared_zygote().pid}/fd")
     left += [f"{len(zygote)} descriptors of the zygote"] if len(zygote) > _MOST_OF_ZYGOTE else []
     return left
 

@@ -33,7 +33,7 @@ def diagnose(
     JOB is the process of a rank or of its launcher, the name of a job, or a flight record written when one failed. It
     can be left out when only one job runs. The job need not do anything for it: it may hang, or be stopped.
     """
-    from phalanx.diagnosis.words import visible_lines
+    from phalanx.diagnosis.formatting import visible_lines
     from phalanx.errors import PhalanxError
     from phalanx.scarcity import in_words
 

@@ -14,7 +14,7 @@ def timeline(folder: Path) -> None:
 
     Recordings are made by `phalanx run --trace FOLDER` and `with phalanx.trace(FOLDER):`.
     """
-    from phalanx.diagnosis.words import visible, visible_lines
+    from phalanx.diagnosis.formatting import visible, visible_lines
     from phalanx.errors import PhalanxError
     from phalanx.timeline import units, write_timeline
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.lateness import MESSAGES, broken_message, held_up_ranks, is_cut_off, is_elsewhere, late_ranks
 from phalanx.diagnosis.scene import Facts, Row, Scene
 from phalanx.errors import (
@@ -41,9 +41,9 @@ def _here(facts: Facts, scene: Scene) -> str:
     entry = scene.entries[scene.rank] if scene.entries else None
     text = f"rank {scene.rank} of {scene.num_ranks}"
     if entry is None:
-        return f"{text}, {facts['dtype']} {words.shape(facts['shape'])}" if facts.get("shape") else text
-    where = f", {words.place(entry['location'])}" if entry["location"] else ""
-    return f"{text} called {words.call(entry)}{where}"
+        return f"{text}, {facts['dtype']} {formatting.shape(facts['shape'])}" if facts.get("shape") else text
+    where = f", {formatting.place(entry['location'])}" if entry["location"] else ""
+    return f"{text} called {formatting.call(entry)}{where}"
 
 
 def _lines(*pairs: tuple[str, str]) -> str:
@@ -120,10 +120,10 @@ def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
             break
     others: dict[str, list[int]] = {}
     for rank, entry in entries.items():
-        if mine is None or words.call(entry) != words.call(mine):
+        if mine is None or formatting.call(entry) != formatting.call(mine):
             others.setdefault(_called(entry), []).append(rank)
     pairs = [
-        ("differs", f"{scene.process(ranks[0]) if len(ranks) == 1 else words.rank_list(ranks)} {text}")
+        ("differs", f"{scene.process(ranks[0]) if len(ranks) == 1 else formatting.rank_list(ranks)} {text}")
         for text, ranks in others.items()
     ]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
@@ -132,14 +132,16 @@ def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
 
 
 def _called(entry: Row) -> str:
-    return f"called {words.call(entry)}" + (f", {words.place(entry['location'])}" if entry["location"] else "")
+    return f"called {formatting.call(entry)}" + (
+        f", {formatting.place(entry['location'])}" if entry["location"] else ""
+    )
 
 
 def _minority(entries: Mapping[int, Row]) -> list[int]:
     """Return the ranks that did not do what most did; all but rank 0's like when it is a tie."""
     by_call: dict[str, list[int]] = {}
     for rank, entry in entries.items():
-        by_call.setdefault(words.call(entry), []).append(rank)
+        by_call.setdefault(formatting.call(entry), []).append(rank)
     if not by_call:
         return []
     most = max(by_call.values(), key=lambda ranks: (len(ranks), -ranks[0]))
@@ -166,7 +168,7 @@ def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
 
 def _odd_one_out(entries: Sequence[Row | None], pair: tuple[int, int]) -> int | None:
     """Return which of two ranks called something else than more than half of all did; None when that can't be told."""
-    calls = [None if entry is None else words.call(entry) for entry in entries]
+    calls = [None if entry is None else formatting.call(entry) for entry in entries]
     usual = [call for call in set(calls) if call is not None and 2 * calls.count(call) > len(calls)]
     odd = [rank for rank in pair if usual and calls[rank] not in (None, *usual)]
     return odd[0] if len(odd) == 1 else None
@@ -180,7 +182,7 @@ def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
         _, size_bytes, _ = facts["text"].split()
         told = f"sent {size_bytes} bytes of another size or dtype"
         advice = "receive into a tensor of the sent shape and dtype"
-    own = f"rank {scene.rank} of {scene.num_ranks} has {facts['dtype']} {words.shape(facts['shape'])}"
+    own = f"rank {scene.rank} of {scene.num_ranks} has {facts['dtype']} {formatting.shape(facts['shape'])}"
     lines = _lines(("here", own), ("differs", f"{scene.process(peer)} {told}"), ("do", advice))
     told = f"the message and the buffer differ (rank {peer})"
     return _error(MismatchError, told, lines, facts, scene, [peer], "different message")
@@ -204,7 +206,7 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     if facts["operation"] in MESSAGES:
         return _message_timeout(facts, scene)
     missing = late_ranks(facts, scene.rows)
-    who = f"{words.rank_list(missing)} did not come" if missing else "the operation did not end"
+    who = f"{formatting.rank_list(missing)} did not come" if missing else "the operation did not end"
     if missing == [scene.rank]:
         who = "this rank came too late"
     verdict, advice = _why_late(missing, scene)
@@ -237,7 +239,7 @@ def _when(facts: Facts, scene: Scene) -> str:
 def _own_or_other(facts: Facts, scene: Scene) -> str:
     if facts["reporter"] not in (scene.rank, -1):
         return f"rank {facts['reporter']} timed out"
-    return f"timed out after {words.seconds(facts['timeout_s'])}"
+    return f"timed out after {formatting.seconds(facts['timeout_s'])}"
 
 
 def _missing(ranks: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
@@ -260,7 +262,7 @@ def _cut_off(facts: Facts, scene: Scene) -> PhalanxError:
     assert message is not None
     culprits = late_ranks(facts, scene.rows)
     verdict = "deadlock" if scene.around.cycle else "no receiver" if message["operation"] == "send" else "no sender"
-    headline = f"the group broke when rank {facts['reporter']} timed out in {words.operation(message)}"
+    headline = f"the group broke when rank {facts['reporter']} timed out in {formatting.operation(message)}"
     lines = _lines(
         ("here", f"rank {scene.rank} of {scene.num_ranks}"),
         *_missing(culprits, scene),
@@ -317,15 +319,17 @@ def _message_timeout(facts: Facts, scene: Scene) -> PhalanxError:
 def _message_here(facts: Facts, scene: Scene) -> str:
     direction = "sends" if facts["operation"] == "send" else "receives"
     tag = f", tag {facts['tag']}" if facts.get("tag") else ""
-    where = f", {words.place(facts['place'])}" if facts.get("place") else ""
-    what = f"{facts['dtype']} {words.shape(facts['shape'])}" + (" on cuda" if facts.get("device") == "cuda" else "")
+    where = f", {formatting.place(facts['place'])}" if facts.get("place") else ""
+    what = f"{facts['dtype']} {formatting.shape(facts['shape'])}" + (
+        " on cuda" if facts.get("device") == "cuda" else ""
+    )
     return f"rank {scene.rank} of {scene.num_ranks} {direction} {what}{tag}{where}"
 
 
 def describe_missing(scene: Scene, missing: Iterable[int]) -> str:
     """Say of ranks that did not come to make a group what they do instead."""
     ranks = sorted(missing)
-    return f"{words.rank_list(ranks)} did not come" + _lines(*_missing(ranks, scene))
+    return f"{formatting.rank_list(ranks)} did not come" + _lines(*_missing(ranks, scene))
 
 
 def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
@@ -336,7 +340,7 @@ def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
         ("died", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else ""),
         ("do", f"look at what rank {rank} printed last; go on without it with group.shrink()"),
     )
-    headline = f"{scene.process(rank)} {words.death(status)}"
+    headline = f"{scene.process(rank)} {formatting.death(status)}"
     error = _error(PeerDiedError, headline, lines, facts, scene, [rank], "died")
     assert isinstance(error, PeerDiedError)
     error.exit_code = status if 0 <= status < 256 else None

@@ -7,11 +7,11 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.diagnosis.formatting import visible
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
 from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_CARD
 from phalanx.diagnosis.processes import command_of, is_readable, owner_of, parent_of, visible_pids
 from phalanx.diagnosis.record_format import check_job
-from phalanx.diagnosis.words import visible
 from phalanx.errors import UsageError
 
 _CARD_BYTES = 1 << 20

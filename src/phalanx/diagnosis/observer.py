@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
 from phalanx.diagnosis.waits import Wait, find_waits, world_of
 from phalanx.engine import GroupSegment
@@ -149,5 +149,5 @@ def _doing(views: Iterable[Mapping[str, Any]], pid: int) -> str:
         for row in view["rows"]:
             entry = row["entry"]
             if row["pid"] == pid and entry is not None and row["finished"] < entry["seq"] and view["fault"] is None:
-                return words.operation(entry)
+                return formatting.operation(entry)
     return ""

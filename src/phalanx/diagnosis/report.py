@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings, find
 from phalanx.diagnosis.observation import Observation, ProcessView
 from phalanx.diagnosis.processes import describe_state
@@ -32,7 +32,7 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     for group in seen.groups:
         lines += [
             "",
-            f'group "{group["name"]}", {words.rank_list(_members(found, group))}',
+            f'group "{group["name"]}", {formatting.rank_list(_members(found, group))}',
             *_render_rows(found, group),
         ]
     lines += _render_stacks(found)
@@ -44,7 +44,7 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
 
 def _made_visible(seen: Observation) -> Observation:
     processes = [
-        replace(process, command=_visible(process.command), stacks=words.visible_lines(process.stacks))
+        replace(process, command=_visible(process.command), stacks=formatting.visible_lines(process.stacks))
         for process in seen.processes
     ]
     return replace(
@@ -52,8 +52,8 @@ def _made_visible(seen: Observation) -> Observation:
         job=_visible(seen.job),
         groups=_visible(seen.groups),
         processes=processes,
-        host=words.visible(seen.host),
-        reason=words.visible(seen.reason),
+        host=formatting.visible(seen.host),
+        reason=formatting.visible(seen.reason),
         notes=_visible(seen.notes),
     )
 
@@ -61,10 +61,10 @@ def _made_visible(seen: Observation) -> Observation:
 def _visible(value: Any) -> Any:
     """Do it to all texts in plain data; an error may have several lines, a name may not."""
     if isinstance(value, str):
-        return words.visible(value)
+        return formatting.visible(value)
     if isinstance(value, Mapping):
         return {
-            name: words.visible_lines(each) if name == "text" and isinstance(each, str) else _visible(each)
+            name: formatting.visible_lines(each) if name == "text" and isinstance(each, str) else _visible(each)
             for name, each in value.items()
         }
     return [_visible(each) for each in value] if isinstance(value, list | tuple) else value
@@ -78,7 +78,7 @@ def _headline(found: Findings) -> str:
     seen, job = found.seen, found.seen.job
     name = f'job "{job["name"]}"' if job.get("name") else "job"
     pid = job.get("pid") or (seen.processes[0].pid if seen.processes else 0)
-    since = f", for {words.seconds(seen.unix_s - job['started_unix'])}" if job.get("started_unix") else ""
+    since = f", for {formatting.seconds(seen.unix_s - job['started_unix'])}" if job.get("started_unix") else ""
     why = f": {seen.reason}" if seen.reason else ""
     num_ranks = job.get("num_ranks") or len(found.world) or len(seen.processes)
     ranks = f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
@@ -99,19 +99,27 @@ def _render_rows(found: Findings, group: View) -> list[str]:
 def _describe_row(found: Findings, group: View, row: Row, wait: Wait | None, elsewhere: str | None) -> str:
     entry = None if row["entry"] is None else in_world(row["entry"], group, found.world)
     if row["state"] in ("absent", "left", "dead"):
-        doing = {"absent": "has not joined", "left": "has left", "dead": words.death(row["exit_status"])}[row["state"]]
-        return doing + (f"; its last: {words.operation(entry)}" if entry is not None else "")
+        doing = {"absent": "has not joined", "left": "has left", "dead": formatting.death(row["exit_status"])}[
+            row["state"]
+        ]
+        return doing + (f"; its last: {formatting.operation(entry)}" if entry is not None else "")
     if wait is not None and not row["is_debugged"]:
-        waiting_for = words.rank_list(wait.waits_for) if not wait.is_any else "any rank"
-        return f"waits {words.seconds(found.waited_s(wait))} in {wait.text}, for {waiting_for}"
+        waiting_for = formatting.rank_list(wait.waits_for) if not wait.is_any else "any rank"
+        return f"waits {formatting.seconds(found.waited_s(wait))} in {wait.text}, for {waiting_for}"
     if entry is not None and row["finished"] < entry["seq"] and not row["is_debugged"]:
-        return f"is in {words.operation(entry)}" if group["fault"] is None else f"failed in {words.operation(entry)}"
+        return (
+            f"is in {formatting.operation(entry)}"
+            if group["fault"] is None
+            else f"failed in {formatting.operation(entry)}"
+        )
     if elsewhere is not None and not row["is_debugged"]:
         return f'waits in group "{elsewhere}"'
     doing = "stands at a breakpoint" if row["is_debugged"] else "computes"
     last = "has not called anything in this group yet"
     if entry is not None:
-        last = f"its last: {words.operation(entry)}, begun {words.seconds(found.since_s(entry['start_ns']))} ago"
+        last = (
+            f"its last: {formatting.operation(entry)}, begun {formatting.seconds(found.since_s(entry['start_ns']))} ago"
+        )
     return f"{doing}; {last}"
 
 
@@ -120,8 +128,8 @@ def _render_stacks(found: Findings) -> list[str]:
     for process in found.seen.processes:
         ranks = found.ranks_of(process)
         if ranks:
-            state = f"{describe_state(process.state)}, {words.size(process.resident_bytes)}"
-            lines += ["", f"{words.rank_list(ranks)} (pid {process.pid}), {state}", *_render_threads(process)]
+            state = f"{describe_state(process.state)}, {formatting.size(process.resident_bytes)}"
+            lines += ["", f"{formatting.rank_list(ranks)} (pid {process.pid}), {state}", *_render_threads(process)]
     return lines
 
 
@@ -155,7 +163,9 @@ def _render_past(found: Findings) -> list[str]:
 def _describe_past(found: Findings, group: View, entry: Row) -> str:
     ago = found.since_s(entry["start_ns"])
     took = f"took {(entry['end_ns'] - entry['start_ns']) * 1e-3:.0f} us" if entry["end_ns"] else "did not end"
-    what = f"{entry['dtype']} {words.shape(entry['shape'])} {words.size(entry['size_bytes'])}  "
+    what = f"{entry['dtype']} {formatting.shape(entry['shape'])} {formatting.size(entry['size_bytes'])}  "
     if entry["operation"] == "barrier":
         what = ""
-    return f"{words.seconds(ago):>8} ago  {words.operation(in_world(entry, group, found.world))}  {what}{took}"
+    return (
+        f"{formatting.seconds(ago):>8} ago  {formatting.operation(in_world(entry, group, found.world))}  {what}{took}"
+    )

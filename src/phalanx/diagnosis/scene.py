@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.surroundings import Surroundings
 from phalanx.diagnosis.waits import is_waiting
 
@@ -52,7 +52,7 @@ class Scene:
         if row["is_debugged"]:
             return "stands at a breakpoint"
         if row["mail"] is not None and is_waiting(row["mail"], is_broken=False):
-            return f"waits in {words.operation(row['mail'])}, begun {_ago(row['mail'])}"
+            return f"waits in {formatting.operation(row['mail'])}, begun {_ago(row['mail'])}"
         if rank in self.around.waits:
             return f"waits in {self.around.waits[rank]}; {self._last(row)}"
         return self._last(row)
@@ -81,9 +81,9 @@ class Scene:
 
 
 def _called(entry: Row) -> str:
-    called = f"{entry['operation']} #{entry['seq']} {words.arguments(entry)}".rstrip()
-    return f"{called}, {words.place(entry['location'])}" if entry["location"] else called
+    called = f"{entry['operation']} #{entry['seq']} {formatting.arguments(entry)}".rstrip()
+    return f"{called}, {formatting.place(entry['location'])}" if entry["location"] else called
 
 
 def _ago(entry: Row) -> str:
-    return f"{words.seconds(max(entry['seconds_ago'], 0.0))} ago"
+    return f"{formatting.seconds(max(entry['seconds_ago'], 0.0))} ago"

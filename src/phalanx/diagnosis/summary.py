@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings
 from phalanx.diagnosis.processes import describe_state
 from phalanx.diagnosis.waits import Key, Wait, describe_cycle, find_cycle
@@ -62,7 +62,7 @@ def _describe_stopped(found: Findings) -> list[str]:
         if process.state in ("T", "t") and ranks:
             # A debugger's process would not go on by a signal.
             advice = f"; kill -CONT {process.pid} lets it go on" if process.state == "T" else ""
-            told.append(f"{words.rank_list(ranks)} (pid {process.pid}) is {describe_state(process.state)}{advice}")
+            told.append(f"{formatting.rank_list(ranks)} (pid {process.pid}) is {describe_state(process.state)}{advice}")
     return told
 
 
@@ -73,9 +73,11 @@ def _describe_holdup(found: Findings, long: Sequence[Wait]) -> list[str]:
         told[_SHOWN_CULPRITS:] = [f"and {len(told) - _SHOWN_CULPRITS} more ranks hold up others"]
     for wait in long:
         if wait.is_any:
-            waited = words.seconds(found.waited_s(wait))
+            waited = formatting.seconds(found.waited_s(wait))
             told.append(f"rank {wait.rank} has waited {waited} in {wait.text}: no rank has sent it")
-    return told or [f"{words.rank_list(wait.rank for wait in long)} wait for ranks that wait themselves; see below"]
+    return told or [
+        f"{formatting.rank_list(wait.rank for wait in long)} wait for ranks that wait themselves; see below"
+    ]
 
 
 def _find_culprits(found: Findings, long: Sequence[Wait]) -> dict[tuple[Key, int], list[Wait]]:
@@ -100,11 +102,11 @@ def _describe_culprit(found: Findings, key: Key, number: int, held: Sequence[Wai
         name += ", which has not joined,"
     elif process is None or process.state in ("", "Z", "X"):
         name += f", whose process {key[0]} has ended,"
-    ranks = words.rank_list(wait.rank for wait in held)
+    ranks = formatting.rank_list(wait.rank for wait in held)
     longest = max(found.waited_s(wait) for wait in held)
     stand = found.stand(key)
     where = f"; it is at {stand[0]}" if stand else ""
-    return f"{name} holds up {ranks}, in {held[0].text}, for {words.seconds(longest)}{where}"
+    return f"{name} holds up {ranks}, in {held[0].text}, for {formatting.seconds(longest)}{where}"
 
 
 def _describe_health(found: Findings) -> str:
@@ -113,4 +115,4 @@ def _describe_health(found: Findings) -> str:
     if not found.waits:
         return "nobody waits"
     longest = max(found.waited_s(wait) for wait in found.waits)
-    return f"nobody has waited longer than {words.seconds(longest)}"
+    return f"nobody has waited longer than {formatting.seconds(longest)}"

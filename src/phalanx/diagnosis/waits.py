@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 
 View = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -134,7 +134,7 @@ def _wait(row: Row, peers: Sequence[int], entry: Row, view: View, world: World, 
         world.get(key, row["rank"]),
         keys,
         tuple(world.get(each, peer) for each, peer in zip(keys, peers, strict=True)),
-        words.operation(in_world(entry, view, world)),
+        formatting.operation(in_world(entry, view, world)),
         view["name"],
         entry["is_async"],
         is_any and len(peers) > 1,

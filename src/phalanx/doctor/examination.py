@@ -6,7 +6,7 @@ import select
 from collections.abc import Callable, Sequence
 
 from phalanx.doctor.finding import Finding, Topic
-from phalanx.doctor.sitting import Sitting
+from phalanx.doctor.topic_process import TopicProcess
 
 _AT_ONCE = 2  # importing torch takes as long as all the rest; with few open files allowed, more would not do
 
@@ -18,28 +18,28 @@ def examine(topics: Sequence[Topic], watch: Callable[[str], None] = lambda _: No
         topics: What to ask.
         watch: Told what is being asked.
     """
-    sittings = [Sitting(topic, watch) for topic in topics]
-    waiting, running = list(sittings), list[Sitting]()
+    processes = [TopicProcess(topic, watch) for topic in topics]
+    waiting, running = list(processes), list[TopicProcess]()
     try:
         while waiting or running:
             while waiting and len(running) < _AT_ONCE:
                 running.append(waiting.pop(0))
                 running[-1].start()
             _wait(running)
-            running = [sitting for sitting in running if not sitting.is_over]
+            running = [process for process in running if not process.is_over]
     finally:
-        for sitting in running:
-            sitting.end()
-    return [finding for sitting in sittings for finding in sitting.findings]
+        for process in running:
+            process.end()
+    return [finding for process in processes for finding in process.findings]
 
 
-def _wait(running: Sequence[Sitting]) -> None:
+def _wait(running: Sequence[TopicProcess]) -> None:
     poll = select.poll()
-    sitting_of = {number: sitting for sitting in running for number in sitting.descriptors()}
-    for number in sitting_of:
+    process_of = {number: process for process in running for number in process.descriptors()}
+    for number in process_of:
         poll.register(number, select.POLLIN)
-    patience_s = min((sitting.patience_s() for sitting in sitting_of.values()), default=0)
-    for sitting in {sitting_of[number] for number, _ in poll.poll(patience_s * 1000 + 1)}:
-        sitting.read()
-    for sitting in running:
-        sitting.check_patience()
+    patience_s = min((process.patience_s() for process in process_of.values()), default=0)
+    for process in {process_of[number] for number, _ in poll.poll(patience_s * 1000 + 1)}:
+        process.read()
+    for process in running:
+        process.check_patience()

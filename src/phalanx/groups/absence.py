@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from phalanx.diagnosis import Scene, explain, words
+from phalanx.diagnosis import Scene, explain, formatting
 from phalanx.diagnosis.explain import describe_missing
 from phalanx.diagnosis.processes import is_alive
 from phalanx.diagnosis.surroundings import look_around
@@ -19,7 +19,7 @@ from phalanx.launch.context import current_context
 def describe_absent(ranks: Iterable[int]) -> str:
     """Say of ranks of the world what they do instead of coming."""
     scene = _world_scene(ranks)
-    return f"{words.rank_list(ranks)} did not come" if scene is None else describe_missing(scene, ranks)
+    return f"{formatting.rank_list(ranks)} did not come" if scene is None else describe_missing(scene, ranks)
 
 
 def check_alive(operation: str, ranks: Sequence[int]) -> None:

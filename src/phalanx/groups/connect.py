@@ -12,7 +12,7 @@ from phalanx.errors import UsageError
 from phalanx.groups.absence import check_alive, describe_absent
 from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
 from phalanx.launch.context import LaunchContext, current_context
-from phalanx.launch.meeting import Gathering, Outcome, closing, meet
+from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
 from phalanx.launch.spawn import WORLD_NAME
 from phalanx.launch.user_secret import make_private
 from phalanx.settings import read_placement, read_settings
@@ -117,7 +117,7 @@ def join(
         rank_of=lambda card: members[card[0]] if card[0] < size else None,
     )
 
-    def attach(outcome: Outcome) -> SharedMemoryGroup:
+    def attach(outcome: MeetingResult) -> SharedMemoryGroup:
         with closing(outcome) as descriptor:
             return SharedMemoryGroup(
                 descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s

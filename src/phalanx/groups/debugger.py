@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from phalanx.errors import UsageError
-from phalanx.groups.living import living_groups
+from phalanx.groups.open_groups import open_groups
 from phalanx.launch.context import current_context
 from phalanx.launch.terminal import borrow_terminal
 from phalanx.launch.user_secret import make_private
@@ -151,5 +151,5 @@ class RankDebugger(pdb.Pdb):
             self._set_debugged(False)
 
     def _set_debugged(self, is_debugged: bool) -> None:
-        for group in living_groups():
+        for group in open_groups():
             group._set_debugged(is_debugged)

@@ -11,7 +11,7 @@ from phalanx.diagnosis.surroundings import look_around
 from phalanx.engine import GroupSegment, count_cores, create_group_segment
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.launch.exceptions import headline_of
-from phalanx.launch.meeting import Gathering, Memory, Outcome, meet
+from phalanx.launch.meeting import Gathering, MeetingResult, Memory, meet
 
 if TYPE_CHECKING:
     from phalanx.groups.shared_memory import SharedMemoryGroup
@@ -62,7 +62,7 @@ def meet_in(
     group: SharedMemoryGroup,
     gathering: Gathering,
     card: tuple[Any, ...],
-    attach: Callable[[Outcome], Attached],
+    attach: Callable[[MeetingResult], Attached],
     detach: Callable[[Attached], None] = lambda attached: None,
 ) -> Attached:
     """Meet others of a group. Where this process can't, it breaks the group: nobody shall wait for it in vain.

@@ -31,7 +31,7 @@ from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork, launch_all
 from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
-from phalanx.groups.living import add_living
+from phalanx.groups.open_groups import add_open_group
 from phalanx.groups.regrouping import (
     check_same_request,
     create_for,
@@ -44,7 +44,7 @@ from phalanx.groups.regrouping import (
 from phalanx.groups.tensor_gate import open_gate
 from phalanx.groups.tracing import join_recording
 from phalanx.launch.context import current_context
-from phalanx.launch.meeting import Gathering, Outcome, closing
+from phalanx.launch.meeting import Gathering, MeetingResult, closing
 from phalanx.launch.user_secret import make_private
 
 # A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
@@ -88,7 +88,7 @@ class SharedMemoryGroup(RankEndpoint):
                 self._set_interceptor(self._context.interceptor)
         answer_with_stacks()
         join_recording(self)
-        add_living(self)
+        add_open_group(self)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -166,7 +166,7 @@ class SharedMemoryGroup(RankEndpoint):
             raise UsageError(f'empty of group "{self.name}": there are no tensors of the shape {shape} and {dtype}')
         number = self._meetings["symmetric tensor"]
 
-        def adopt(outcome: Outcome) -> Any:
+        def adopt(outcome: MeetingResult) -> Any:
             with closing(outcome) as descriptor:
                 with naming_shortage(f"a symmetric tensor of {self.size} ranks"):
                     return self.adopt_symmetric(descriptor, number + 1)
@@ -314,7 +314,7 @@ class SharedMemoryGroup(RankEndpoint):
     ) -> SharedMemoryGroup:
         """Meet others of this group, and become a member of the new one."""
 
-        def attach(outcome: Outcome) -> SharedMemoryGroup:
+        def attach(outcome: MeetingResult) -> SharedMemoryGroup:
             with closing(outcome) as descriptor:
                 group = SharedMemoryGroup(
                     descriptor,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from phalanx.engine import TraceFile
 from phalanx.errors import UsageError
-from phalanx.groups.living import living_groups
+from phalanx.groups.open_groups import open_groups
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.settings import read_placement, trace_folder
 from phalanx.timeline.recording import Recording
@@ -84,14 +84,14 @@ def begin(folder: Path) -> None:
     if key in _recordings:
         raise UsageError(f"trace: this rank records already, into {_recordings[key].folder}")
     recording = _recordings[key] = Recording(folder, _own_rank(current_context()))
-    _trace_all(living_groups(), recording.file)
+    _trace_all(open_groups(), recording.file)
 
 
 def _end(*, is_drawn: bool) -> Written | None:
     recording = _recordings.pop(_own_key(), None)
     if recording is None:  # a child made by fork leaves the block too
         return None
-    _trace_all(living_groups(), None)
+    _trace_all(open_groups(), None)
     return recording.close(is_drawn=is_drawn)
 
 

@@ -1,4 +1,4 @@
-"""One set of ranks, from fork to burial: one loop over everything that can happen."""
+"""One set of ranks, from fork to end: one loop over everything that can happen."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import socket
 import time
 
 from phalanx.errors import InternalError
-from phalanx.jobs.ending import AFTER_FAILURE, WHEN_TIME_IS_UP, Ending, after_signal
 from phalanx.jobs.holdups import Holdups, describe_holdup
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
+from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.loop import Loop
 from phalanx.jobs.notes import decode_note
-from phalanx.jobs.outcome import Outcome
 from phalanx.jobs.rank import Rank
 from phalanx.jobs.ranks_job import make_ranks_job
+from phalanx.jobs.shutdown import AFTER_FAILURE, WHEN_TIME_IS_UP, Shutdown, after_signal
 from phalanx.jobs.streams import Pipes, open_pipes, open_stdin
 from phalanx.jobs.summary import describe_activity
 from phalanx.jobs.watch import Watch
@@ -48,19 +48,19 @@ class Attempt:
         self._view = host.view
         self._deadline = deadline
         self._ranks = [Rank(number) for number in range(job.num_ranks)]
-        self._outcome = Outcome("done", self._ranks)
-        self._ending = Ending(job.grace_s)
+        self._outcome = JobResult("done", self._ranks)
+        self._ending = Shutdown(job.grace_s)
         self._watch = Watch()
         self._loop = Loop(host.view, host.logs)
         self._notes: list[int] = []  # where each rank's note comes from
         self._has_started = False  # whether ranks were asked for
-        self._is_buried = False
+        self._have_all_ended = False
         self._look_at = self._watch_at = 0.0
         self._holdups = Holdups(job.warn_after_s)
         self._desk = TerminalDesk(self._view.pause, self._view.resume)
         self._lent_at = 0.0
 
-    def run(self, num_restarts: int) -> Outcome:
+    def run(self, num_restarts: int) -> JobResult:
         """Start the ranks and return when they, and all they have started, are gone.
 
         Args:
@@ -96,7 +96,7 @@ class Attempt:
         for rank in self._ranks:
             self._loop.on(self._notes[rank.number], functools.partial(self._read_note, rank))
         self._loop.add_streams(pipes.streams)
-        while not self._is_buried:
+        while not self._have_all_ended:
             self._turn()
         for stream in pipes.streams:
             stream.drain(self._view, self._host.logs)
@@ -228,7 +228,7 @@ class Attempt:
         elif event[0] == "refused":
             raise could_not_start(event[1], len(self._ranks), *event[2:])
         else:
-            self._is_buried = True
+            self._have_all_ended = True
 
     def _begin(self, pids: dict[int, int]) -> None:
         for rank in self._ranks:
@@ -275,12 +275,12 @@ class Attempt:
         self._loop.off(self._host.zygote_pidfd)
         if not self._has_started:
             return  # it never was ready: await_ready() says so
-        self._host.bury_ranks()
+        self._host.reap_ranks()
         self._outcome.kind = "lost"
         for rank in self._ranks:
             if rank.status is None:
                 rank.status = 256 + signal.SIGKILL
-        self._is_buried = True
+        self._have_all_ended = True
 
     def _close_ranks(self) -> None:
         for rank in self._ranks:

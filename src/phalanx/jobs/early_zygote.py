@@ -12,7 +12,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from phalanx.jobs.signals import TAKEN_SIGNALS
-from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.zygote_client import ZygoteClient
 
 # The working directory is not where it shall look for torch, as it is with -c.
 _PROGRAM = (

@@ -18,9 +18,9 @@ from phalanx.jobs.logs import Logs
 from phalanx.jobs.output import LineSplitter
 from phalanx.jobs.signals import SignalInbox
 from phalanx.jobs.view import View
-from phalanx.launch.burial import adopt_orphans, end_children, own_children
-from phalanx.launch.nursery import ZygoteClient
+from phalanx.launch.orphans import adopt_orphans, end_children, own_children
 from phalanx.launch.waiting import is_readable
+from phalanx.launch.zygote_client import ZygoteClient
 
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
 _END_PATIENCE_S = 1.0
@@ -91,7 +91,7 @@ class Host:
         if ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, REFUSED_EXIT_CODE):
             raise RefusedError("virtual GPUs can't be set up")
 
-    def bury_ranks(self) -> None:
+    def reap_ranks(self) -> None:
         """End everything that is left of ranks whose zygote is gone."""
         end_children(keep=self.own | {self.zygote.pid})
 

@@ -11,8 +11,8 @@ from phalanx.errors import InternalError, PhalanxError, RankFailedError, SharedM
 from phalanx.jobs.early_zygote import fill_standard_streams
 from phalanx.jobs.host import Host, RefusedError, open_host
 from phalanx.jobs.job import Job
+from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.logs import Logs
-from phalanx.jobs.outcome import Outcome
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
 from phalanx.jobs.virtual_gpus import describe_virtual_gpus
@@ -61,7 +61,7 @@ def _make_view(job: Job) -> View:
     return LiveView(job.num_ranks, job.name)
 
 
-def _attempt_until_done(job: Job, host: Host, began: float) -> Outcome:
+def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
     # Only now: the process that ranks are forked from has been started, and imports torch meanwhile.
     from phalanx.jobs.attempt import Attempt
     from phalanx.jobs.summary import describe_failure
@@ -79,7 +79,7 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> Outcome:
     return outcome
 
 
-def _tell(job: Job, outcome: Outcome, view: View, elapsed_s: float) -> None:
+def _tell(job: Job, outcome: JobResult, view: View, elapsed_s: float) -> None:
     """Say how it ended: nothing when all is well and nobody watches."""
     from phalanx.jobs.summary import summarise
 
@@ -91,7 +91,7 @@ def _tell(job: Job, outcome: Outcome, view: View, elapsed_s: float) -> None:
         _say(view, f"{job.num_ranks} ranks done in {elapsed_s:.1f} s")
 
 
-def _write_record(outcome: Outcome, view: View) -> None:
+def _write_record(outcome: JobResult, view: View) -> None:
     """Keep what was seen of a job that did not end well."""
     if outcome.seen is None or outcome.signal is signal.SIGPIPE:  # nobody is there to read where it is
         return

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.diagnosis.words import rank_list
+from phalanx.diagnosis.formatting import rank_list
 from phalanx.jobs.rank import Rank, State
 
 _STYLES: dict[State, str] = {

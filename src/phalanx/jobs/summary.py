@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Sequence
 
-from phalanx.diagnosis.words import death, rank_list
+from phalanx.diagnosis.formatting import death, rank_list
 from phalanx.jobs.job import Job
-from phalanx.jobs.outcome import Outcome, first_culprit
+from phalanx.jobs.job_result import JobResult, first_culprit
 from phalanx.jobs.rank import Rank
 
 
@@ -24,7 +24,7 @@ def describe_activity(rank: Rank) -> str:
     return f"is in {rank.doing}" + (f", for {rank_list(rank.waits_for)}" if rank.waits_for else "")
 
 
-def summarise(job: Job, outcome: Outcome) -> list[str]:
+def summarise(job: Job, outcome: JobResult) -> list[str]:
     """Say how a job ended that did not end well, in a few lines."""
     if outcome.signal is signal.SIGPIPE:
         return []  # nobody is there to read it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.stacks import is_users
 
 
@@ -26,4 +26,4 @@ def headline_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """Return file and line of the user's own code where it was raised; empty when there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return f"{words.place(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return f"{formatting.place(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""

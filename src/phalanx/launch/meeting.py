@@ -55,7 +55,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MeetingResult:
     """What a participant takes home.
 
     Attributes:
@@ -104,7 +104,7 @@ class Gathering:
 def meet(
     gathering: Gathering,
     card: Any,
-    attach: Callable[[Outcome], Attached],
+    attach: Callable[[MeetingResult], Attached],
     detach: Callable[[Attached], None] = lambda attached: None,
 ) -> Attached:
     """Take part in a meeting with a card that no other participant has.
@@ -130,7 +130,7 @@ def meet(
 
 
 @contextlib.contextmanager
-def closing(outcome: Outcome) -> Iterator[int]:
+def closing(outcome: MeetingResult) -> Iterator[int]:
     """Give the descriptor of the memory, and close it."""
     try:
         yield outcome.descriptor
@@ -139,7 +139,7 @@ def closing(outcome: Outcome) -> Iterator[int]:
 
 
 def _meet(
-    gathering: Gathering, card: Any, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]
+    gathering: Gathering, card: Any, attach: Callable[[MeetingResult], Attached], detach: Callable[[Attached], None]
 ) -> Attached:
     address = address_of(gathering.name)
     deadline = time.monotonic() + gathering.timeout_s
@@ -206,7 +206,7 @@ class _Guest:
         self._card = card
         self._host: int | None = None  # its rank
 
-    def visit(self, address: bytes) -> Outcome | None:
+    def visit(self, address: bytes) -> MeetingResult | None:
         """Show the card and wait for the memory; None when there is no host (any more) and it is worth another try."""
         try:
             # This must not wait for room in the queue: the process that holds the place may never make any.
@@ -231,10 +231,10 @@ class _Guest:
         if not descriptors:  # the kernel drops what there is no room for
             self._tell("it may not open any more files")
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return Outcome(position, cards, descriptors[0])
+        return MeetingResult(position, cards, descriptors[0])
 
     def join(
-        self, outcome: Outcome, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]
+        self, outcome: MeetingResult, attach: Callable[[MeetingResult], Attached], detach: Callable[[Attached], None]
     ) -> Attached:
         """Attach to the memory, and wait until everybody has."""
         try:
@@ -287,7 +287,7 @@ class _Host:
         self._poll = select.poll()
         self._poll.register(server.fileno(), select.POLLIN)
 
-    def run(self, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]) -> Attached:
+    def run(self, attach: Callable[[MeetingResult], Attached], detach: Callable[[Attached], None]) -> Attached:
         try:
             while not self._gathering.is_complete(self._cards()):
                 self._admit()
@@ -334,7 +334,7 @@ class _Host:
         guest.close()
         return None
 
-    def _hand_round(self, attach: Callable[[Outcome], Attached], detach: Callable[[Attached], None]) -> Attached:
+    def _hand_round(self, attach: Callable[[MeetingResult], Attached], detach: Callable[[Attached], None]) -> Attached:
         cards = tuple(self._gathering.order(self._cards()))
         memory = self._gathering.create(cards)
         try:
@@ -342,7 +342,7 @@ class _Host:
                 answer = (cards.index(its_card), cards, self._gathering.rank_of(self._card))
                 with self._noticing_death(its_card):
                     socket.send_fds(guest, [pickle.dumps(answer)], [memory.descriptor])
-            attached = attach(Outcome(cards.index(self._card), cards, os.dup(memory.descriptor)))
+            attached = attach(MeetingResult(cards.index(self._card), cards, os.dup(memory.descriptor)))
         finally:
             memory.close_descriptor()
         try:

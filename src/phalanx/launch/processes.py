@@ -17,12 +17,12 @@ from typing import Any
 from phalanx.diagnosis.observer import Observer
 from phalanx.engine import GroupSegment
 from phalanx.errors import RankFailedError, UsageError
-from phalanx.launch.nursery import ZygoteClient, shared_zygote
 from phalanx.launch.outcome import LOST_STATUS, Failure, could_not_start, raise_first, rank_failed, too_slow, unpack
 from phalanx.launch.rank_process import Job, Report
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.sending import pack
 from phalanx.launch.terminal import foreground_group, give_foreground
+from phalanx.launch.zygote_client import ZygoteClient, shared_zygote
 from phalanx.scarcity import in_words
 from phalanx.settings import copy_environment, torch_threads
 
@@ -91,7 +91,7 @@ class _Watch:
         self._pids: dict[int, int] = {}
         self._kill_at: float | None = None
         self._has_terminated = False
-        self._is_buried = False
+        self._have_all_ended = False
 
     def __enter__(self) -> _Watch:
         return self
@@ -134,7 +134,7 @@ class _Watch:
 
     def run(self, timeout_s: float | None) -> list[Any]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._pipes or not self._is_buried:
+        while self._pipes or not self._have_all_ended:
             for key, _ in self._selector.select(self._patience(deadline)):
                 if key.fd not in self._selector.get_map():
                     continue  # read to its end by an event before it
@@ -189,8 +189,8 @@ class _Watch:
                 self._segment.launched(rank, pid)
         elif event[0] == "refused":
             raise could_not_start(event[1], self._num_ranks, *event[2:])
-        elif event[0] == "buried":
-            self._is_buried = True
+        elif event[0] == "all ended":
+            self._have_all_ended = True
         else:
             self._end(event[1], event[2])
 
@@ -198,7 +198,7 @@ class _Watch:
         """The process that ranks were forked from is gone, and its ranks with it; or it has lost touch with them."""
         assert self._socket is not None
         self._selector.unregister(self._socket)
-        self._is_buried = True
+        self._have_all_ended = True
         was_killed = self._zygote is not None and self._zygote.was_killed()
         for rank in list(self._running):
             self._end(rank, 256 + signal.SIGKILL if was_killed else LOST_STATUS)

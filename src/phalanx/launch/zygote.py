@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.launch.burial import Undertaker, adopt_orphans, end_children, own_children
+from phalanx.launch.orphans import OrphanReaper, adopt_orphans, end_children, own_children
 from phalanx.launch.outcome import describe_process_limit
 from phalanx.launch.rank_process import Job
 from phalanx.launch.receiving import receive_with_descriptors
@@ -118,7 +118,7 @@ def _open_letter(letter: socket.socket, descriptors: list[int]) -> Job | None:
     return job
 
 
-class _Nursery:
+class _JobRanks:
     """The ranks of one job."""
 
     def __init__(self, job: Job, report: socket.socket) -> None:
@@ -165,7 +165,7 @@ class _Nursery:
             os.setpgid(pid, pid)
         self.ranks[pid] = rank
 
-    def bury(self, pid: int, status: int) -> None:
+    def note_end(self, pid: int, status: int) -> None:
         """Report a rank's end."""
         rank = self.ranks.pop(pid)
         code = os.waitstatus_to_exitcode(status)
@@ -193,10 +193,10 @@ def _kill_group(group: int) -> None:
 class _Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._undertaker = Undertaker()
+        self._orphan_reaper = OrphanReaper()
         self._selector = selectors.PollSelector()  # needs no descriptor
         self._selector.register(control, selectors.EVENT_READ)
-        self._nurseries: list[_Nursery] = []
+        self._jobs: list[_JobRanks] = []
         self._own = frozenset(own_children())  # of what was imported: no ranks' affair
         self._wakeup, wakeup_writer = socket.socketpair()
         wakeup_writer.setblocking(False)
@@ -215,15 +215,15 @@ class _Zygote:
                     elif key.fileobj is not self._wakeup:
                         self._end_job(key.data)
                 self._reap()
-                self._undertaker.look()
-        for nursery in self._nurseries:
-            nursery.kill()
+                self._orphan_reaper.look()
+        for ranks_of_job in self._jobs:
+            ranks_of_job.kill()
         end_children(keep=self._own)
 
     def _patience(self) -> float | None:
-        if self._undertaker.is_busy():
+        if self._orphan_reaper.is_busy():
             return _BETWEEN_LOOKS_S
-        return _LONGEST_SLEEP_S if any(nursery.ranks for nursery in self._nurseries) else None
+        return _LONGEST_SLEEP_S if any(ranks_of_job.ranks for ranks_of_job in self._jobs) else None
 
     def _start_job(self) -> None:
         received = _receive_job(self._control)
@@ -236,17 +236,17 @@ class _Zygote:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
             return
-        nursery = _Nursery(job, report)
+        ranks_of_job = _JobRanks(job, report)
         signal.set_wakeup_fd(-1)  # children must not write into it
-        nursery.start(descriptors[1:], self._release)
+        ranks_of_job.start(descriptors[1:], self._release)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
-        self._nurseries.append(nursery)
-        self._selector.register(nursery.report, selectors.EVENT_READ, nursery)
+        self._jobs.append(ranks_of_job)
+        self._selector.register(ranks_of_job.report, selectors.EVENT_READ, ranks_of_job)
 
     def _release(self) -> None:
         """In a rank: let go of what is the zygote's."""
         self._selector.close()
-        for ours in (self._control, self._wakeup, self._wakeup_writer, *(other.report for other in self._nurseries)):
+        for ours in (self._control, self._wakeup, self._wakeup_writer, *(other.report for other in self._jobs)):
             ours.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -260,30 +260,30 @@ class _Zygote:
                 return
             if pid == 0:
                 return
-            for nursery in self._nurseries:
-                if pid in nursery.ranks:
-                    self._bury(nursery, pid, status)
+            for ranks_of_job in self._jobs:
+                if pid in ranks_of_job.ranks:
+                    self._note_end(ranks_of_job, pid, status)
 
-    def _bury(self, nursery: _Nursery, pid: int, status: int) -> None:
-        self._undertaker.expect(pid)
-        nursery.bury(pid, status)
-        if not nursery.ranks:
+    def _note_end(self, ranks_of_job: _JobRanks, pid: int, status: int) -> None:
+        self._orphan_reaper.expect(pid)
+        ranks_of_job.note_end(pid, status)
+        if not ranks_of_job.ranks:
             self._end_orphans()
-            nursery.tell(("buried",))
+            ranks_of_job.tell(("all ended",))
 
-    def _end_job(self, nursery: _Nursery) -> None:
+    def _end_job(self, ranks_of_job: _JobRanks) -> None:
         """The caller closed the job's socket: it has all it wants, or it is dead."""
-        self._selector.unregister(nursery.report)
-        nursery.report.close()
-        nursery.kill()
-        for pid in list(nursery.ranks):
+        self._selector.unregister(ranks_of_job.report)
+        ranks_of_job.report.close()
+        ranks_of_job.kill()
+        for pid in list(ranks_of_job.ranks):
             os.waitpid(pid, 0)
-        self._nurseries.remove(nursery)
+        self._jobs.remove(ranks_of_job)
         self._end_orphans()
 
     def _end_orphans(self) -> None:
         """End all children that are no ranks, unless they may belong to ranks that still run."""
-        if not any(nursery.ranks for nursery in self._nurseries):
+        if not any(ranks_of_job.ranks for ranks_of_job in self._jobs):
             end_children(keep=self._own)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from phalanx.groups import stream_order
 from phalanx.groups.shared_memory import SharedMemoryGroup
-from phalanx.stand_in import making
+from phalanx.stand_in import group_creation
 from phalanx.torch_backend.creation import join_group
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import Store, c10d
@@ -40,7 +40,7 @@ class StandInGroup(PhalanxProcessGroup):
 
     def _tell(self) -> None:
         """Say once, for all ranks and the groups made later, what serves them."""
-        made = making.current()
+        made = group_creation.current()
         if self.rank() == 0 and (made is None or made.is_default):
             told = "phalanx is standing in for %s: %d ranks exchange data through memory of this machine"
             _log.warning(told, self.stands_in_for, self.size())
@@ -60,7 +60,7 @@ def join_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[
         UsageError: A rank is on another host.
         OperationTimeoutError: Not every rank came.
     """
-    made = making.current()
+    made = group_creation.current()
     name = made.name if made is not None else ""
     ranks = made.ranks if made is not None and made.ranks else range(size)
     return join_group(store, rank, size, timeout, ranks=ranks, name=name), name

@@ -15,7 +15,7 @@ import torch.distributed.constants as torch_constants
 from phalanx.devices.real_gpus import has_gpus
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
-from phalanx.stand_in import making, nccl_options
+from phalanx.stand_in import group_creation, nccl_options
 from phalanx.stand_in.comm_hooks import allow_bfloat16
 from phalanx.stand_in.dist2 import replace_factory
 from phalanx.stand_in.gloo import GlooStandIn
@@ -107,7 +107,7 @@ class _Installation:
     def enter(self, backend: str) -> None:
         with self._lock:
             if not self._names:
-                maker = making.telling(c10d._new_process_group_helper)
+                maker = group_creation.telling(c10d._new_process_group_helper)
                 self._maker.attribute(c10d, "_new_process_group_helper", maker)
             self._num_users[backend] += 1
             if self._num_users[backend] == 1:

@@ -10,7 +10,7 @@ from phalanx.groups.connect import join
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
 from phalanx.settings import Placement, read_placement
-from phalanx.stand_in import making
+from phalanx.stand_in import group_creation
 from phalanx.stand_in.group import DEFAULT_TIMEOUT, StandInGroup
 from phalanx.torch_backend.dynamo import skip_own_code
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
@@ -40,7 +40,7 @@ class MpiStandIn(StandInGroup):
             return None
         teach_torch()
         skip_own_code()
-        made = making.current()
+        made = group_creation.current()
         name = made.name if made is not None else f"mpi:{members}"
         _generations[own.meeting] += made is not None and made.is_default
         timeout = made.timeout if made is not None else DEFAULT_TIMEOUT

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.engine import create_group_segment
 from phalanx.errors import PeerError, UsageError
 from phalanx.launch.context import LaunchContext, current_context
-from phalanx.launch.meeting import Gathering, Outcome, closing, meet
+from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
 
 _SHOWN_CHARACTERS = 200
 _LONGEST_S = 600.0  # the test's own limit comes first
@@ -82,8 +82,8 @@ def assert_ranks_raise(
         if not fine:
             by_text.setdefault(text, []).append(rank)
     wanted = " or ".join(kind.__name__ for kind in kinds) + (f" matching {match!r}" if match else "")
-    lines = "".join(f"\n  {words.rank_list(ranks)} raised {text}" for text, ranks in by_text.items())
-    failure = AssertionError(f"expected {wanted} on {words.rank_list(expected)} and nowhere else{lines}")
+    lines = "".join(f"\n  {formatting.rank_list(ranks)} raised {text}" for text, ranks in by_text.items())
+    failure = AssertionError(f"expected {wanted} on {formatting.rank_list(expected)} and nowhere else{lines}")
     raise failure from caught
 
 
@@ -144,7 +144,7 @@ def _meet(context: LaunchContext) -> Any:
         done = context.ask_gone()[1] if context.ask_gone is not None else frozenset()
         if done:
             raise AssertionError(
-                f"{words.rank_list(done)} finished the test without this assertion, for which "
+                f"{formatting.rank_list(done)} finished the test without this assertion, for which "
                 f"rank {context.rank} waits; every rank must make it"
             )
 
@@ -153,13 +153,13 @@ def _meet(context: LaunchContext) -> Any:
         is_complete=lambda cards: len(cards) == context.size or set(cards) >= living(),
         order=sorted,
         create=lambda cards: create_group_segment("assertions", len(cards), crowd=context.size),
-        describe_missing=lambda cards: f"{words.rank_list(living() - set(cards))} did not make this assertion",
+        describe_missing=lambda cards: f"{formatting.rank_list(living() - set(cards))} did not make this assertion",
         timeout_s=_LONGEST_S,
         check=check,
         rank_of=int,
     )
 
-    def attach(outcome: Outcome) -> SharedMemoryGroup:
+    def attach(outcome: MeetingResult) -> SharedMemoryGroup:
         with closing(outcome) as descriptor:
             return SharedMemoryGroup(
                 descriptor,
@@ -222,7 +222,7 @@ def _same_bits(a: Any, b: Any) -> bool:
 
 
 def _describe_difference(what: str, classes: Sequence[tuple[Any, list[int]]]) -> str:
-    lines = "".join(f"\n  {words.rank_list(ranks)}: {_shown(value)}" for value, ranks in classes)
+    lines = "".join(f"\n  {formatting.rank_list(ranks)}: {_shown(value)}" for value, ranks in classes)
     first, second = classes[0][0], classes[1][0]
     if _is_tensor(first) and _is_tensor(second) and first.shape == second.shape and first.dtype == second.dtype:
         lines += _describe_elements(classes[0], classes[1])

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from phalanx.engine import GroupSegment
 from phalanx.testing.ending import Ending
 from phalanx.testing.member import Member
-from phalanx.testing.sightings import Sightings
 from phalanx.testing.task_watch import TaskWatch
 from phalanx.testing.terminal import Terminal
+from phalanx.testing.watched_groups import WatchedGroups
 
 EXIT_PATIENCE_S = 5.0
 
@@ -69,7 +69,7 @@ class Crew:
         Raises:
             TaskInterrupted: Somebody has ended the test from outside.
         """
-        watch = TaskWatch(self.members, Sightings(segment), self._terminal, grace_s)
+        watch = TaskWatch(self.members, WatchedGroups(segment), self._terminal, grace_s)
         start = time.monotonic()
         try:
             return watch.run(start + timeout_s)

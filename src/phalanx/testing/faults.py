@@ -155,8 +155,8 @@ def _arm(rank: int, at: At, strike: Callable[..., Any]) -> None:
     if rank != context.rank:
         return
     context.interceptor = _Fault(context, operation, number, strike)
-    groups: Any = sys.modules.get("phalanx.groups.living")
-    for group in groups.living_groups() if groups is not None else ():
+    groups: Any = sys.modules.get("phalanx.groups.open_groups")
+    for group in groups.open_groups() if groups is not None else ():
         group._set_interceptor(context.interceptor)
 
 

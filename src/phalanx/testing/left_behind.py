@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from phalanx.launch.burial import own_children
+from phalanx.launch.orphans import own_children
 
 _LOOKS, _BETWEEN_LOOKS_S = 20, 0.005
 # Threads of libraries that live as long as their process, by the beginning of their names.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from phalanx.launch.burial import adopt_orphans, kill_descendants
+from phalanx.launch.orphans import adopt_orphans, kill_descendants
 from phalanx.launch.rank_process import die_with_parent
 from phalanx.launch.waiting import is_readable
 from phalanx.settings import set_environment_defaults

@@ -60,26 +60,26 @@ def take_part(place: Place, descriptor: int, line: Line, run: Callable[[], RankR
 def disarm_faults() -> None:
     """Take the calling rank's faults away: a group that still had one would keep it, and itself, for ever."""
     context = current_context()
-    groups: Any = sys.modules.get("phalanx.groups.living")
+    groups: Any = sys.modules.get("phalanx.groups.open_groups")
     if context is None or context.interceptor is None:
         return
     context.interceptor = None
-    for group in groups.living_groups() if groups is not None else ():
+    for group in groups.open_groups() if groups is not None else ():
         group._set_interceptor(None)
 
 
 def die_in_groups(status: int) -> None:
     """Let the peers of the calling rank, a thread, see it die."""
-    groups: Any = sys.modules.get("phalanx.groups.living")
-    for group in groups.living_groups() if groups is not None else ():
+    groups: Any = sys.modules.get("phalanx.groups.open_groups")
+    for group in groups.open_groups() if groups is not None else ():
         group._die(status)
 
 
 def leave_groups() -> None:
     """Close the groups of the calling rank: peers must not take it for dead."""
-    groups: Any = sys.modules.get("phalanx.groups.living")
+    groups: Any = sys.modules.get("phalanx.groups.open_groups")
     if groups is not None:
-        for group in groups.living_groups():
+        for group in groups.open_groups():
             group.close()
 
 

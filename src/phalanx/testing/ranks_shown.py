@@ -8,7 +8,7 @@ from typing import Any
 
 from _pytest._code.code import TerminalRepr
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.testing.ending import Ending
 from phalanx.testing.verdict import Finding, Verdict
 
@@ -27,12 +27,14 @@ class RanksShown(TerminalRepr):
         """Write it."""
         verdict = self._verdict
         for finding in verdict.findings:
-            tw.line(f"{words.rank_list(finding.ranks)} of {verdict.num_ranks}: {finding.title}", red=True, bold=True)
+            tw.line(
+                f"{formatting.rank_list(finding.ranks)} of {verdict.num_ranks}: {finding.title}", red=True, bold=True
+            )
         by_text: dict[str, list[int]] = {}
         for rank, text in verdict.bystanders:
             by_text.setdefault(text, []).append(rank)
         for text, ranks in by_text.items():
-            tw.line(f"{words.rank_list(ranks)}: {text}", yellow=True)
+            tw.line(f"{formatting.rank_list(ranks)}: {text}", yellow=True)
         for finding in verdict.findings:
             self._show_finding(tw, finding)
         for ending in verdict.endings:
@@ -47,7 +49,7 @@ class RanksShown(TerminalRepr):
     def _show_finding(self, tw: Any, finding: Finding) -> None:
         if not any(ending.stacks or (ending.report and ending.report.shown) for ending in finding.endings):
             return
-        tw.sep("-", words.rank_list(finding.ranks))
+        tw.sep("-", formatting.rank_list(finding.ranks))
         first = finding.endings[0]
         if first.report is not None and first.report.shown is not None:
             _show(tw, first.report.shown)
@@ -56,7 +58,7 @@ class RanksShown(TerminalRepr):
             if ending.stacks:
                 by_stacks.setdefault(_THREAD.sub("thread", ending.stacks), []).append(ending.rank)
         for stacks, ranks in by_stacks.items():
-            tw.line(f"{words.rank_list(ranks)}:", bold=True)
+            tw.line(f"{formatting.rank_list(ranks)}:", bold=True)
             tw.line(stacks)
         told = first.report.headline if first.report is not None else ""
         others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != told]
@@ -94,7 +96,7 @@ def output_sections(endings: Sequence[Ending]) -> list[tuple[str, str, str]]:
             text = _said(ending, stream)
             if text.strip():
                 by_text.setdefault(text, []).append(ending.rank)
-        sections += [(stream, f"call of {words.rank_list(ranks)}", text) for text, ranks in by_text.items()]
+        sections += [(stream, f"call of {formatting.rank_list(ranks)}", text) for text, ranks in by_text.items()]
     return sections
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import UsageError
-from phalanx.launch.nursery import NotForkableError, ZygoteClient
 from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
+from phalanx.launch.zygote_client import NotForkableError, ZygoteClient
 from phalanx.testing.crew import Crew, TaskInterrupted
 from phalanx.testing.debugger import Debugger
 from phalanx.testing.ending import Ending

@@ -20,14 +20,14 @@ import pytest
 
 from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.launch import zygote
-from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.rank_process import die_with_parent
 from phalanx.launch.rendezvous import Rendezvous
+from phalanx.launch.zygote_client import ZygoteClient
 from phalanx.testing.crew import Crew
 from phalanx.testing.line import Line
 from phalanx.testing.member import Member
+from phalanx.testing.rank_listener import Call, RankListener
 from phalanx.testing.rank_report import RankReport
-from phalanx.testing.reception import Call, Reception
 from phalanx.testing.terminal import Terminal
 from phalanx.testing.warm_ranks import serve
 from phalanx.testing.warm_task import adopt
@@ -50,7 +50,7 @@ def start_separate_ranks(config: pytest.Config, num_ranks: int, *, redirect: boo
     Raises:
         InternalError: They did not start.
     """
-    with Reception(num_ranks, redirect=redirect) as reception:
+    with RankListener(num_ranks, redirect=redirect) as listener:
         processes = [
             subprocess.Popen(
                 [
@@ -63,16 +63,16 @@ def start_separate_ranks(config: pytest.Config, num_ranks: int, *, redirect: boo
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
             )
-            for call in reception.calls
+            for call in listener.calls
         ]
         try:
-            lines = reception.accept()
+            lines = listener.accept()
         except BaseException:
             for process in processes:
                 process.kill()
             raise
     members = [
-        Member(rank, process.pid, os.pidfd_open(process.pid), lines[rank], reception.files[rank])
+        Member(rank, process.pid, os.pidfd_open(process.pid), lines[rank], listener.files[rank])
         for rank, process in enumerate(processes)
     ]
     for process in processes:

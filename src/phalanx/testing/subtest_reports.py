@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.testing.rank_subtests import SubtestResult
 from phalanx.testing.verdict import Verdict
 
@@ -51,6 +51,6 @@ def _describe(failed: dict[int, SubtestResult], failure: str) -> str:
     """Show one distinct failure, with all ranks that had it."""
     same = {rank: result for rank, result in failed.items() if result.failure == failure}
     first, *others = same
-    lines = [f"{words.rank_list(same)}: {same[first].headline}", str(same[first].shown)]
+    lines = [f"{formatting.rank_list(same)}: {same[first].headline}", str(same[first].shown)]
     lines += [f"rank {rank}: {same[rank].headline}" for rank in others if same[rank].headline != same[first].headline]
     return "\n".join(lines)

@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.testing.ending import Ending
 from phalanx.testing.line import close_descriptor
 from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
-from phalanx.testing.sightings import Sightings
 from phalanx.testing.stacks import ask_for_stacks, innermost_place, show_stacks
 from phalanx.testing.terminal import Terminal
+from phalanx.testing.watched_groups import WatchedGroups
 
 
 class TaskWatch:
@@ -25,12 +25,12 @@ class TaskWatch:
     def __init__(
         self,
         members: Sequence[Member],
-        sightings: Sightings,
+        watched_groups: WatchedGroups,
         terminal: Terminal,
         grace_s: float,
     ) -> None:
         self._members = {member.rank: member for member in members}
-        self._sightings = sightings
+        self._watched_groups = watched_groups
         self._terminal = terminal
         self._owner: int | None = None  # the rank that has the terminal
         self._was_debugged = False  # a rank has been looked at after its failure
@@ -50,7 +50,7 @@ class TaskWatch:
     def close(self) -> None:
         """Look no more."""
         self._selector.close()
-        self._sightings.close()
+        self._watched_groups.close()
 
     def run(self, deadline: float) -> list[Ending]:
         """Wait until every rank has ended, by itself or not."""
@@ -93,7 +93,7 @@ class TaskWatch:
                 return spent
             what, descriptor = notice
             if what[0] == "group" and descriptor is not None:
-                self._sightings.add(descriptor)
+                self._watched_groups.add(descriptor)
             elif what[0] == "lost":
                 self._endings[member.rank].was_planned = True
             elif what[0] == "stalled":
@@ -162,14 +162,14 @@ class TaskWatch:
         while member.rank in self._open and self._read_report(member):
             pass  # what it said last was still under way
         if member.rank in self._open:
-            self._sightings.declare_dead(member.pid, status or 0)
+            self._watched_groups.declare_dead(member.pid, status or 0)
             self._end(member, status=status)
             ending = self._endings[member.rank]
-            ending.doing = self._sightings.doing(member.pid)
+            ending.doing = self._watched_groups.doing(member.pid)
             ending.stacks = show_stacks(member.files.read_stacks().splitlines())
             ending.was_planned = ending.was_planned or member.may_end(status or 0)
             if not ending.was_planned:
-                self._free_others(member.rank, words.death(status or 0))
+                self._free_others(member.rank, formatting.death(status or 0))
         elif (status or 0) > 0:
             self._endings[member.rank].status = status  # it crashed on its way out
 
@@ -185,7 +185,7 @@ class TaskWatch:
 
     def _free_others(self, rank: int, why: str) -> None:
         """Let ranks that wait in an operation raise now; those that don't get a grace."""
-        self._sightings.fail(rank, self._members[rank].pid, why)
+        self._watched_groups.fail(rank, self._members[rank].pid, why)
         if self._free_at is None:
             self._free_at = time.monotonic() + self._grace_s
 
@@ -196,7 +196,7 @@ class TaskWatch:
             ending, member = self._endings[rank], self._members[rank]
             ending.stacks = stacks[rank]
             place = innermost_place(ending.stacks)
-            ending.doing = self._sightings.doing(member.pid) or (f"at {place}" if place else "")
+            ending.doing = self._watched_groups.doing(member.pid) or (f"at {place}" if place else "")
             ending.is_late, ending.was_ended = is_late, not is_late
             member.signal(signal.SIGKILL)
         for rank in ranks:

@@ -25,9 +25,9 @@ from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.meetings import name_meeting
 from phalanx.testing.place import Place, die_in_groups, disarm_faults, leave_groups
 from phalanx.testing.rank_report import RankReport, report_failure
-from phalanx.testing.sightings import describe
 from phalanx.testing.stacks import innermost_place, show_frame
 from phalanx.testing.thread_output import ThreadOutput
+from phalanx.testing.watched_groups import describe
 
 
 def run_threaded(

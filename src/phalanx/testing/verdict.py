@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.errors import OperationTimeoutError, RankFailedError
 from phalanx.testing.ending import Ending
 from phalanx.testing.rank_report import RankReport
@@ -60,11 +60,11 @@ class Verdict:
 
     def summary(self) -> str:
         """Say in one line who failed how, and what the others were doing."""
-        parts = [f"{words.rank_list(finding.ranks)}: {finding.title}" for finding in self.findings]
+        parts = [f"{formatting.rank_list(finding.ranks)}: {finding.title}" for finding in self.findings]
         by_text: dict[str, list[int]] = {}
         for rank, text in self.bystanders:
             by_text.setdefault(text, []).append(rank)
-        parts += [f"{words.rank_list(ranks)}: {text}" for text, ranks in by_text.items()]
+        parts += [f"{formatting.rank_list(ranks)}: {text}" for text, ranks in by_text.items()]
         return "; ".join(parts)
 
     def error(self) -> BaseException:
@@ -148,8 +148,8 @@ def _divided(verdict: Verdict, outcome: str) -> Verdict:
     """Some ranks skipped and others did not: nobody can say whether the test passed."""
     some = [ending for ending in verdict.endings if ending.report is not None and ending.report.outcome == outcome]
     reason = some[0].report.headline if some[0].report is not None else ""
-    ranks = words.rank_list(ending.rank for ending in some)
-    others = words.rank_list(ending.rank for ending in verdict.endings if ending not in some)
+    ranks = formatting.rank_list(ending.rank for ending in some)
+    others = formatting.rank_list(ending.rank for ending in verdict.endings if ending not in some)
     verdict.outcome = "failed"
     title = f"{outcome} ({reason}) while {others} ran the test; decide it alike on every rank"
     verdict.findings = [Finding(some, title)]
@@ -176,11 +176,11 @@ def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Finding]:
 def _title(ending: Ending, timeout_s: float) -> str:
     if ending.is_late:
         doing = f", {ending.doing}" if ending.doing else ""
-        return f"not done after {words.seconds(timeout_s)}{doing}"
+        return f"not done after {formatting.seconds(timeout_s)}{doing}"
     if ending.status is not None:
         when = " after the test had ended" if ending.report is not None else ""
         doing = f", {ending.doing}" if ending.doing else ""
-        return f"{words.death(ending.status)}{when}{doing}"
+        return f"{formatting.death(ending.status)}{when}{doing}"
     if ending.report is None:
         return f"ended, because another rank had failed{', ' + ending.doing if ending.doing else ''}"
     place = f" ({os.path.basename(ending.report.place)})" if ending.report.place else ""
@@ -189,6 +189,6 @@ def _title(ending: Ending, timeout_s: float) -> str:
 
 def _doing(ending: Ending) -> str:
     if ending.report is not None:
-        place = f", {words.place(ending.report.place)}" if ending.report.place else ""
+        place = f", {formatting.place(ending.report.place)}" if ending.report.place else ""
         return f"waiting in {ending.report.waited_in}{place}"
     return ending.doing or "running"

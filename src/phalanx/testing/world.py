@@ -16,9 +16,9 @@ from typing import Any, Literal
 from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
 from phalanx.launch.context import current_context
-from phalanx.launch.nursery import shared_zygote
 from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
 from phalanx.launch.sending import pack
+from phalanx.launch.zygote_client import shared_zygote
 from phalanx.testing.crew import Crew
 from phalanx.testing.ending import Ending
 from phalanx.testing.line import Line

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from phalanx.errors import InternalError
 from phalanx.launch.context import current_context
-from phalanx.launch.nursery import ZygoteClient
 from phalanx.launch.outcome import could_not_start
 from phalanx.launch.processes import make_job, stream_descriptor
 from phalanx.launch.sending import pack
+from phalanx.launch.zygote_client import ZygoteClient
 from phalanx.testing.crew import Crew
 from phalanx.testing.forked_ranks import new_world
 from phalanx.testing.line import Line
 from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import FAILED_EXIT_CODE, Member
-from phalanx.testing.reception import Call, Reception
+from phalanx.testing.rank_listener import Call, RankListener
 from phalanx.testing.terminal import Terminal
 
 # What a rank does with its line until the crew hangs up.
@@ -99,14 +99,14 @@ def start_crew(num_ranks: int, serve: Serve, zygote: ZygoteClient, *, redirect: 
             segment = starting.enter_context(new_world(num_ranks))
             descriptors += [segment.descriptor, *(_closing(starting, stream_descriptor(number)) for number in range(3))]
             descriptors += [_open_pipe(starting) for _ in range(num_ranks)]
-            reception = starting.enter_context(Reception(num_ranks, redirect=redirect))
-            payload = pack((_be_rank, (reception.calls, serve), {}))
+            listener = starting.enter_context(RankListener(num_ranks, redirect=redirect))
+            payload = pack((_be_rank, (listener.calls, serve), {}))
             zygote.start(make_job(payload, num_ranks, name_meeting(), 1), descriptors)
             births = _Births(ours, num_ranks)
             births.read(until=lambda: bool(births.pids))
-            lines = reception.accept()
+            lines = listener.accept()
         members = [
-            ZygoteMember(rank, pid, os.pidfd_open(pid), lines[rank], reception.files[rank], births=births)
+            ZygoteMember(rank, pid, os.pidfd_open(pid), lines[rank], listener.files[rank], births=births)
             for rank, pid in sorted(births.pids.items())
         ]
         failing.pop_all()

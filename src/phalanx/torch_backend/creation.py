@@ -1,4 +1,4 @@
-"""Making a group's engine from what torch hands over: a store, a rank and a size.
+"""GroupCreation a group's engine from what torch hands over: a store, a rank and a size.
 
 The store is used once, to agree on a meeting place; from then on the ranks need no port and no file.
 """

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from phalanx.groups.pending import PendingOperations
 from phalanx.groups.stream_order import PendingOperation, order_of, orders
-from phalanx.torch_backend.promises import promises
+from phalanx.torch_backend.pending_futures import pending_futures
 
 # What torch.cuda.synchronize and torch.accelerator.synchronize call, whoever has imported them.
 _SYNCHRONIZING = ("_cuda_synchronize", "_accelerator_synchronizeDevice")
@@ -63,7 +63,7 @@ class CudaStreamOrder(PendingOperations):
 
         @functools.wraps(synchronize)
         def synchronize_with_collectives(*args: Any) -> Any:
-            promises.await_all()
+            pending_futures.await_all()
             self.finish_pending()
             result = synchronize(*args)
             self.raise_failure()

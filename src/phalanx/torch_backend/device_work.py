@@ -81,7 +81,7 @@ class DeviceWork(PendingWork):
             completer: Completes its future.
             tickets: Its places between the work of streams.
             habits: Of its group.
-            may_promise: Whether Python code may get its future on the way: see promises.py.
+            may_promise: Whether Python code may get its future on the way: see pending_futures.py.
         """
         super().__init__(outcome, result, completer)
         self._may_promise = may_promise

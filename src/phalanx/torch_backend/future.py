@@ -10,7 +10,7 @@ import torch
 
 from phalanx.collectives import Work
 from phalanx.torch_backend.completion import Completer, is_completing
-from phalanx.torch_backend.promises import promises
+from phalanx.torch_backend.pending_futures import pending_futures
 
 
 def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> torch.futures.Future[Any]:
@@ -57,16 +57,16 @@ def future_of(
 def promised_future(
     work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device]
 ) -> torch.futures.Future[Any]:
-    """Return a future of a GPU's tensors for Python code: on its way if the thread has no other, see promises.py.
+    """Return a future of a GPU's tensors for Python code: one per thread may be on its way, see pending_futures.py.
 
     Raises:
         PhalanxError: The operation has failed.
     """
     if not is_completing() and not work.done():
         raw, future = _future_on_its_way(work, tensors, devices)
-        if promises.give(raw, work, completer):
+        if pending_futures.give(raw, work, completer):
             return future
-    promises.await_own()
+    pending_futures.await_own()
     work.wait()
     return ready_future(tensors, devices)
 

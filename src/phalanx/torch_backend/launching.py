@@ -32,7 +32,7 @@ from phalanx.torch_backend.habits import Habits
 from phalanx.torch_backend.lending import Loan
 from phalanx.torch_backend.other_devices import MESSAGES, OtherDevices
 from phalanx.torch_backend.outcome import Outcome
-from phalanx.torch_backend.promises import promises
+from phalanx.torch_backend.pending_futures import pending_futures
 from phalanx.torch_backend.rules import translated
 from phalanx.torch_backend.untyped import ProcessGroup, Store
 from phalanx.torch_backend.work import FinishedWork, PendingWork
@@ -97,8 +97,8 @@ class LaunchingGroup(naming.NamedGroup):
             receive has one in any case, which knows the sender.
         """
         self._num_calls += 1
-        if promises.open and event not in MESSAGES:
-            promises.await_own()
+        if pending_futures.open and event not in MESSAGES:
+            pending_futures.await_own()
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
         # Then it runs on this thread, and there is nothing to keep of it.
@@ -176,7 +176,7 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> FinishedWork:
         """Start several operations as one."""
         self._num_calls += 1
-        promises.await_own()
+        pending_futures.await_own()
         shown = [call[2] for call in calls if isinstance(call[2], Tensor)]
         if self._habits.rules is not None:
             self._habits.rules.check(event, shown, result, options)
@@ -199,7 +199,7 @@ class LaunchingGroup(naming.NamedGroup):
 
     def _all_reduce_sparse(self, tensors: list[Tensor], options: CallOptions) -> FinishedWork:
         self._num_calls += 1
-        promises.await_own()
+        pending_futures.await_own()
         if self._habits.rules is not None:
             self._habits.rules.check("all_reduce", tensors, tensors, options)
         with self._record("all_reduce", tensors, tensors) as recording:
@@ -263,7 +263,7 @@ class LaunchingGroup(naming.NamedGroup):
             PhalanxError: One on a device has failed, and the program has not been told.
         """
         try:
-            promises.await_all()
+            pending_futures.await_all()
             self._others.shutdown()
         finally:
             self._group.close()

@@ -14,7 +14,7 @@ import torch
 
 from phalanx.torch_backend import versions
 from phalanx.torch_backend.naming import NamedGroup
-from phalanx.torch_backend.promises import promises
+from phalanx.torch_backend.pending_futures import pending_futures
 from phalanx.torch_backend.untyped import Store, dist
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def routed(method: Method) -> Method:
         others = self._others
         if others.is_known_alone or others.is_empty():
             return method(self, *args, **kwargs)
-        if promises.open and name not in MESSAGES:
-            promises.await_own()  # first: a callback may make the engine
+        if pending_futures.open and name not in MESSAGES:
+            pending_futures.await_own()  # first: a callback may make the engine
         device = _first_device(args)
         engine = others.engine_for(device) if device is not None else None
         if engine is None:

@@ -15,8 +15,8 @@ import torch
 
 from phalanx.groups import stream_order
 from phalanx.torch_backend.autoload import NAME
+from phalanx.torch_backend.pending_futures import pending_futures
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
-from phalanx.torch_backend.promises import promises
 from phalanx.torch_backend.untyped import c10d, dist, library
 
 _lock = threading.Lock()  # guards _libraries
@@ -88,7 +88,7 @@ def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
 
 def _coalescing_manager(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """torch takes what any thread calls for a part of the block, so no callback may be left to run meanwhile."""
-    promises.await_own()
+    pending_futures.await_own()
     return original(*args, **kwargs)
 
 

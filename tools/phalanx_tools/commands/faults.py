@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from phalanx_tools.conformance.faults.matrix import Outcome
+    from phalanx_tools.conformance.faults.matrix import CellResult
 
 
 @click.command()
@@ -42,7 +42,7 @@ def faults(
         raise click.ClickException(f"no cell has these names; there are {', '.join(sorted(known))}")
     is_watched = sys.stderr.isatty()
 
-    def watch(outcome: Outcome, num_done: int) -> None:
+    def watch(outcome: CellResult, num_done: int) -> None:
         if is_watched:  # one line that is written over
             told = f"\r\x1b[K[{num_done}/{len(cells)}] {outcome.cell}" if num_done < len(cells) else "\r\x1b[K"
             click.echo(told, nl=False, err=True)
@@ -61,7 +61,7 @@ def faults(
     raise SystemExit(1 if any(outcome.flaws for outcome in outcomes) else 0)
 
 
-def _tell_notes(outcome: Outcome) -> None:
+def _tell_notes(outcome: CellResult) -> None:
     for rank, note in sorted(outcome.run.notes.items()):
         head = (
             f'rank {rank}: {note.kind} blames {note.culprits}, verdict "{note.verdict}"'
@@ -71,7 +71,7 @@ def _tell_notes(outcome: Outcome) -> None:
         click.echo("    " + f"{head}\n{note.text}".strip().replace("\n", "\n        "))
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: CellResult) -> dict[str, Any]:
     cell = outcome.cell
     return {
         "door": cell.operation.door,

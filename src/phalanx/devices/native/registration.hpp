@@ -1,4 +1,4 @@
-// Making the devices known to torch: hooks, guard, allocator and kernels. Once in the life of a process.
+// GroupCreation the devices known to torch: hooks, guard, allocator and kernels. Once in the life of a process.
 #pragma once
 
 #include <ATen/native/transformers/attention.h>

@@ -8,7 +8,7 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.groups.living import living_groups
+from phalanx.groups.open_groups import open_groups
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
 from phalanx.launch.rendezvous import open_rendezvous
@@ -74,7 +74,7 @@ def _be_rank(call: Callable[[int], Any], broken: list[SharedMemoryGroup]) -> Ran
 
 def _fail(error: BaseException, broken: list[SharedMemoryGroup]) -> RankReport:
     report = report_test_failure(error)
-    for group in living_groups():
+    for group in open_groups():
         group.fail(report.headline)  # the others are freed at once
         broken.append(group)  # not closed yet: that would look like leaving in good order
     return report

@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurement:
     """What came of it, as rank 0 saw it.
 
     Attributes:
@@ -64,7 +64,7 @@ class Outcome:
     notes: tuple[str, ...]
 
 
-def measure_on_rank(request: Request) -> Outcome:
+def measure_on_rank(request: Request) -> Measurement:
     """Be one rank: measure all cases. Rank 0 prints each as it goes."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch's, about groups that know their device only later
@@ -93,7 +93,7 @@ class _Rank:
         }
         self._notes: list[str] = []
 
-    def run(self) -> Outcome:
+    def run(self) -> Measurement:
         samples: list[Sample] = []
         for case in self._request.cases:
             reason = self._control.broadcast_object(self._reason_against(case) if self._rank == 0 else None)
@@ -102,7 +102,7 @@ class _Rank:
                 continue
             samples += self._measure(case)
         dist.destroy_process_group()
-        return Outcome(tuple(samples), tuple(self._notes))
+        return Measurement(tuple(samples), tuple(self._notes))
 
     def _reason_against(self, case: Case) -> str:
         if time.monotonic() > self._request.until:

@@ -16,7 +16,7 @@ NAMED, NOT_NAMED, HARMLESS, NO_MEANING = "+", "x", "o", "-"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellResult:
     """A cell that was run."""
 
     cell: Cell
@@ -58,18 +58,18 @@ def _is_wanted(name: str, names: Sequence[str]) -> bool:
     return not names or name in names
 
 
-def run_cells(cells: Sequence[Cell], watch: Callable[[Outcome, int], None]) -> list[Outcome]:
+def run_cells(cells: Sequence[Cell], watch: Callable[[CellResult, int], None]) -> list[CellResult]:
     """Run cells one after the other: the clock counts. `watch` is told of each, and how many are done."""
     outcomes = []
     for number, cell in enumerate(cells, 1):
         start = time.monotonic()
         run = run_cell(cell)
-        outcomes.append(Outcome(cell, run, tuple(find_flaws(cell, run)), time.monotonic() - start))
+        outcomes.append(CellResult(cell, run, tuple(find_flaws(cell, run)), time.monotonic() - start))
         watch(outcomes[-1], number)
     return outcomes
 
 
-def write_table(outcomes: Iterable[Outcome]) -> str:
+def write_table(outcomes: Iterable[CellResult]) -> str:
     """Write operations as rows and faults as columns, with a mark for the small form and one for the large."""
     marks: dict[tuple[str, str], dict[str, str]] = {}
     for outcome in outcomes:
@@ -95,7 +95,7 @@ def write_legend() -> str:
     )
 
 
-def summarise(outcomes: Sequence[Outcome]) -> str:
+def summarise(outcomes: Sequence[CellResult]) -> str:
     """Say how many culprits were named."""
     counted = [outcome for outcome in outcomes if outcome.is_counted]
     return f"fault matrix: {sum(not outcome.flaws for outcome in counted)} of {len(counted)} named"

@@ -9,7 +9,7 @@ import pytest
 
 _PROGRAM = """
 import os, signal, subprocess, sys, time
-from phalanx.launch.burial import adopt_orphans, end_children, own_children
+from phalanx.launch.orphans import adopt_orphans, end_children, own_children
 
 adopt_orphans()
 kept = subprocess.Popen(["sleep", "600"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 
 
 @pytest.mark.parametrize(
@@ -16,12 +16,12 @@ from phalanx.diagnosis import words
     ],
 )
 def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
-    assert words.rank_list(ranks) == text
+    assert formatting.rank_list(ranks) == text
 
 
 @pytest.mark.parametrize(("dims", "text"), [((), "()"), ((3,), "(3,)"), ((2, 3), "(2, 3)")])
 def test_shapes_are_written_as_torch_does(dims: tuple[int, ...], text: str) -> None:
-    assert words.shape(dims) == text
+    assert formatting.shape(dims) == text
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_shapes_are_written_as_torch_does(dims: tuple[int, ...], text: str) -> N
     ],
 )
 def test_deaths_are_told_by_code_or_signal(status: int, text: str) -> None:
-    assert words.death(status) == text
+    assert formatting.death(status) == text
 
 
 @pytest.mark.parametrize(
     ("location", "text"), [("", ""), ("train.py:3", "train.py:3"), ("/a/b/c/train.py:61", "c/train.py:61")]
 )
 def test_places_are_short(location: str, text: str) -> None:
-    assert words.place(location) == text
+    assert formatting.place(location) == text
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_places_are_short(location: str, text: str) -> None:
 )
 def test_calls_are_written_with_what_matters_to_them(operation: str, text: str) -> None:
     entry = {"operation": operation, "op": "max", "root": 1, "dtype": "float32", "device": "cpu", "shape": (2, 3)}
-    assert words.call(entry) == text
+    assert formatting.call(entry) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0014, "1 ms"), (0.25, "250 ms"), (1.0, "1 s"), (12.34, "12.3 s")])
 def test_durations_are_brief(value: float, text: str) -> None:
-    assert words.seconds(value) == text
+    assert formatting.seconds(value) == text

@@ -87,7 +87,7 @@ def kill_descendants(pid: int) -> None:
             _send(descendant, signal.SIGKILL)
 
 
-class Undertaker:
+class OrphanReaper:
     """Ends the process groups of ranks that have ended while others go on."""
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class Call:
         return os.open(f"/proc/{self.owner}/fd/{number}", os.O_RDWR | os.O_APPEND)
 
 
-class Reception:
+class RankListener:
     """The place, while ranks are expected."""
 
     def __init__(self, num_ranks: int, *, redirect: bool) -> None:
@@ -67,7 +67,7 @@ class Reception:
         self.calls = [Call(self._address, rank, os.getpid(), self.files[rank], redirect) for rank in range(num_ranks)]
         self._listeners = {name: self._listen(name, kind) for name, kind in _KINDS.items()}
 
-    def __enter__(self) -> Reception:
+    def __enter__(self) -> RankListener:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

@@ -14,7 +14,7 @@ from phalanx.scarcity import advice_about
 _START_S = 20.0  # for the interpreter, and for its end
 
 
-class Sitting:
+class TopicProcess:
     """A topic being asked. Not for several threads.
 
     Args:

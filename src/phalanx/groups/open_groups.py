@@ -14,27 +14,27 @@ from phalanx.launch.exceptions import describe_exception
 if TYPE_CHECKING:
     from phalanx.groups.shared_memory import SharedMemoryGroup
 
-_living: weakref.WeakSet[SharedMemoryGroup] = weakref.WeakSet()
+_open: weakref.WeakSet[SharedMemoryGroup] = weakref.WeakSet()
 
 
-def add_living(group: SharedMemoryGroup) -> None:
+def add_open_group(group: SharedMemoryGroup) -> None:
     """Let a process that ends without close() leave in good order: its peers must not take it for dead."""
-    if not _living:
+    if not _open:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
     on_failure(_fail_all)
-    _living.add(group)
+    _open.add(group)
 
 
-def living_groups() -> list[SharedMemoryGroup]:
+def open_groups() -> list[SharedMemoryGroup]:
     """Return the open groups of the calling rank."""
     context = current_context()
-    return [group for group in list(_living) if group._context is context and not group.is_closed]
+    return [group for group in list(_open) if group._context is context and not group.is_closed]
 
 
 def _fail_all(why: str) -> None:
     """Break all groups of the calling rank: also those that its launcher does not know."""
-    for group in living_groups():
+    for group in open_groups():
         group.fail(why)
 
 
@@ -42,7 +42,7 @@ def _close_all() -> None:
     if has_failed():
         return
     error = _uncaught_exception()
-    for group in list(_living):
+    for group in list(_open):
         if error is not None and not group.is_closed:
             group.fail(describe_exception(error))  # peers shall hear why, not see this rank leave
         RankEndpoint.close(group)

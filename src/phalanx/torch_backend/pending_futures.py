@@ -21,7 +21,7 @@ from phalanx.torch_backend.completion import Completer, is_completing
 _log = logging.getLogger("phalanx")
 
 
-class Promises:
+class PendingFutures:
     """Those of this process. Threads may share it.
 
     Attributes:
@@ -95,5 +95,5 @@ class Promises:
         self.open = {}
 
 
-promises = Promises()
-os.register_at_fork(after_in_child=promises.forget)
+pending_futures = PendingFutures()
+os.register_at_fork(after_in_child=pending_futures.forget)

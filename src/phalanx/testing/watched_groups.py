@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.diagnosis import words
+from phalanx.diagnosis import formatting
 from phalanx.engine import GroupSegment
 
 
-class Sightings:
+class WatchedGroups:
     """Memory of groups that ranks of a test have made; the world's comes first."""
 
     def __init__(self, world: GroupSegment) -> None:
@@ -66,5 +66,5 @@ def describe(row: Mapping[str, Any]) -> str:
         if entry is None or row["finished"] >= entry["seq"] or row["state"] not in ("present", "dead"):
             return ""
     number = "" if row["mail"] is not None else f" #{entry['seq']}"
-    where = f", {words.place(entry['location'])}" if entry["location"] else ""
+    where = f", {formatting.place(entry['location'])}" if entry["location"] else ""
     return f"waiting in {entry['operation']}{number}{where}"

@@ -1,4 +1,4 @@
-"""Ending ranks step by step: each step is a signal, or none, and the time to follow it."""
+"""Shutdown ranks step by step: each step is a signal, or none, and the time to follow it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def after_signal(number: signal.Signals) -> tuple[signal.Signals, ...]:
     return (*gentle, signal.SIGKILL)
 
 
-class Ending:
+class Shutdown:
     """Where we are with ending the ranks."""
 
     def __init__(self, grace_s: float) -> None:

@@ -21,7 +21,7 @@ from phalanx.torch_backend.untyped import Store
 
 
 @dataclass(frozen=True)
-class Making:
+class GroupCreation:
     """A group that is being made.
 
     Attributes:
@@ -45,13 +45,13 @@ class Making:
 
 
 class _Current(threading.local):
-    making: Making | None = None
+    making: GroupCreation | None = None
 
 
 _current = _Current()
 
 
-def current() -> Making | None:
+def current() -> GroupCreation | None:
     """Return what the calling thread is making; None when somebody calls a constructor directly."""
     return _current.making
 
@@ -74,8 +74,8 @@ def telling(make: Callable[..., Any]) -> Callable[..., Any]:
     return make_and_tell
 
 
-def _read(given: dict[str, Any]) -> Making:
-    return Making(
+def _read(given: dict[str, Any]) -> GroupCreation:
+    return GroupCreation(
         name=str(given["group_name"]),
         ranks=tuple(given["global_ranks_in_group"]),
         store=given["store"],

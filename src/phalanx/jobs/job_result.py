@@ -16,7 +16,7 @@ TIMED_OUT_EXIT_CODE = 124  # as timeout(1)
 
 
 @dataclass
-class Outcome:
+class JobResult:
     """How ranks ended.
 
     Attributes:

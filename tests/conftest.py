@@ -3,9 +3,10 @@ from __future__ import annotations
 import faulthandler
 import gc
 import signal
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests import battery, leftovers
 pytest_plugins = ["pytester"]
 
 _LONGEST_TEST_S = 240
+_NUM_FOLDERS_SHOWN = 12
 _BATTERY = Path(__file__).parent / "contract"
 
 
@@ -32,6 +34,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "many_cases: every check runs it on ranks that are threads only")
     config.addinivalue_line("markers", "host_memory(reason): has no meaning with tensors on a device")
     battery.choose(config.getoption("--battery-device"), config.getoption("--battery-ranks"))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which folders took longest, so that a slow one is noticed."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[str(Path(report.location[0]).parent)] += report.duration
+    if len(seconds) < 2:
+        return
+    terminalreporter.write_sep("=", "slowest folders")
+    for folder, spent_s in sorted(seconds.items(), key=lambda item: -item[1])[:_NUM_FOLDERS_SHOWN]:
+        terminalreporter.write_line(f"{spent_s:7.1f} s  {folder}")
 
 
 def _answer_interrupts() -> None:

@@ -213,7 +213,7 @@ def test_if_one_rank_erred_the_other_learns_it_at_once(group: SharedMemoryGroup,
         assert f"rank {culprit}" in str(caught.value)
         assert "had its arguments refused" in str(caught.value)
         assert text in str(caught.value)
-        assert f"mend the call on rank {culprit}" in str(caught.value)
+        assert f"correct the call on rank {culprit}" in str(caught.value)
         assert (caught.value.culprits, caught.value.operation, caught.value.rank) == ((culprit,), operation, group.rank)
     assert watch.seconds() < 20
     group.barrier()

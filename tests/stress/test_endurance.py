@@ -45,18 +45,27 @@ def _use(group: Any, rounds: int) -> None:
         small.fill_(1)
 
 
+def _growth_of_use(group: Any) -> int:
+    before = _resident_bytes()
+    _use(group, 10_000)
+    gc.collect()
+    group.barrier()
+    return _resident_bytes() - before
+
+
 @pytest.mark.slow
 @pytest.mark.ranks(2, kind=["process", "thread"], timeout=200)
 def test_a_hundred_thousand_collectives_do_not_grow(group: SharedMemoryGroup) -> None:
     _use(group, 4000)  # until every page of the buffers was touched, which operations go round in
     gc.collect()
     group.barrier()
-    before, segment = _resident_bytes(), group.size_bytes
-    _use(group, 10_000)
-    gc.collect()
-    group.barrier()
+    segment = group.size_bytes
+    # What leaks, leaks each time. malloc takes some memory once more when threads come in another order, and keeps it.
+    growths: list[int] = []
+    while len(growths) < 3 and (not growths or growths[-1] >= 4 * MIB):
+        growths.append(max(group.all_gather_object(_growth_of_use(group))))
     assert group.size_bytes == segment
-    assert _resident_bytes() - before < 4 * MIB
+    assert growths[-1] < 4 * MIB, growths
 
 
 @pytest.mark.slow

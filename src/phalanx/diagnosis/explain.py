@@ -363,7 +363,7 @@ def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers
         lines = _lines(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
         return _error(PeerFailedError, f"another rank raised: {told}", lines, facts, scene, verdict="raised")
-    last, advice = ("", ""), f"mend the call on rank {rank}"
+    last, advice = ("", ""), f"correct the call on rank {rank}"
     if facts["is_fatal"]:
         advice = f"look at the traceback of rank {rank}"
         last = ("last", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else "")

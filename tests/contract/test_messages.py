@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -104,7 +105,9 @@ def test_receiving_from_anybody_tells_the_source(group: SharedMemoryGroup) -> No
         else:
             work = group.recv(tensor, None, async_op=True)
             work.wait()
-            source = work.source_rank()
+            told = work.source_rank()
+            assert told is not None
+            source = told
         same(tensor, torch.full((3,), float(source)))
         sources.append(source)
     for send in sends:
@@ -137,8 +140,8 @@ def test_batches_do_not_deadlock_whatever_their_order(group: SharedMemoryGroup) 
     for size in (3, 700_000):
         received = [torch.zeros(size) for _ in range(n)]
         given = torch.full((size,), float(me))
-        sends = [partial(group.send, given, peer, async_op=True) for peer in range(n)]
-        receives = [partial(group.recv, received[peer], peer, async_op=True) for peer in range(n)]
+        sends: list[Any] = [partial(group.send, given, peer, async_op=True) for peer in range(n)]
+        receives: list[Any] = [partial(group.recv, received[peer], peer, async_op=True) for peer in range(n)]
         batch = sends + receives if me % 2 == 0 else receives + sends
         for work in [start() for start in batch]:
             work.wait()

@@ -225,7 +225,7 @@ def test_if_one_of_many_erred_all_others_learn_it_at_once(group: SharedMemoryGro
     watch = Stopwatch()
     if group.rank == 1:
         with pytest.raises(phalanx.UsageError):
-            group.all_reduce(5)
+            group.all_reduce(5)  # type: ignore[call-overload]
     else:
         with pytest.raises(phalanx.PeerFailedError) as caught:
             group.all_reduce(torch.ones(count))
@@ -240,7 +240,7 @@ def test_if_one_of_many_erred_all_others_learn_it_at_once(group: SharedMemoryGro
 def test_an_asynchronous_call_is_refused_at_once_and_fails_the_peer_s_work(group: SharedMemoryGroup) -> None:
     if group.rank == 1:
         with pytest.raises(phalanx.UsageError):
-            group.all_reduce("no tensor", async_op=True)
+            group.all_reduce("no tensor", async_op=True)  # type: ignore[call-overload]
     else:
         work: Any = group.all_reduce(torch.ones(2), async_op=True)
         with pytest.raises(phalanx.PeerFailedError) as caught:

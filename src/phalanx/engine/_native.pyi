@@ -1,6 +1,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, overload
+
+from torch import Tensor
+
+from phalanx.operations import AnyReduceOp, Timeout
 
 ANY_SOURCE: int
 MAX_RANKS: int
@@ -98,54 +102,331 @@ class RankEndpoint:
     def nonce(self) -> bytes: ...
     @property
     def is_closed(self) -> bool: ...
-    def all_reduce(self, tensor: Any, op: Any = ..., *, timeout_s: Any = ..., async_op: bool = ...) -> Any: ...
+    @overload
+    def all_reduce(
+        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Reduce the tensor over all ranks, in place."""
+
+    @overload
+    def all_reduce(
+        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def all_reduce(
+        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
     def all_reduce_coalesced(
-        self, tensors: Sequence[Any], op: Any = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
-    def reduce(
-        self, tensor: Any, root: int = ..., op: Any = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
-    def broadcast(self, tensor: Any, root: int = ..., *, timeout_s: Any = ..., async_op: bool = ...) -> Any: ...
-    def all_gather(self, outputs: Sequence[Any], input: Any, *, timeout_s: Any = ..., async_op: bool = ...) -> Any: ...
-    def all_gather_single(self, output: Any, input: Any, *, timeout_s: Any = ..., async_op: bool = ...) -> Any: ...
-    def gather(
-        self, outputs: Sequence[Any] | None, input: Any, root: int = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
-    def scatter(
         self,
-        output: Any,
-        inputs: Sequence[Any] | None = ...,
+        tensors: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce a list of tensors over all ranks, in place."""
+
+    @overload
+    def all_reduce_coalesced(
+        self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def all_reduce_coalesced(
+        self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int = ...,
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce the tensor into the root's; the other ranks' tensors stay as they are."""
+
+    @overload
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int = ...,
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> NativeWork: ...
+    @overload
+    def reduce(
+        self, tensor: Tensor, root: int = ..., op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
+    def broadcast(
+        self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Copy the root's tensor into every rank's."""
+
+    @overload
+    def broadcast(
+        self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def broadcast(
+        self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Copy rank i's input into outputs[i] on every rank; sizes may differ."""
+
+    @overload
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Copy all inputs into one output, concatenated or stacked."""
+
+    @overload
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
         root: int = ...,
         *,
-        timeout_s: Any = ...,
-        async_op: bool = ...,
-    ) -> Any: ...
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Copy rank i's input into the root's outputs[i]; other ranks give None."""
+
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> NativeWork: ...
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> NativeWork | None: ...
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Copy the root's inputs[i] into rank i's output; other ranks give None."""
+
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> NativeWork: ...
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> NativeWork | None: ...
+    @overload
     def reduce_scatter(
-        self, output: Any, inputs: Sequence[Any], op: Any = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce inputs[i] of all ranks into rank i's output; sizes may differ."""
+
+    @overload
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> NativeWork: ...
+    @overload
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> NativeWork | None: ...
+    @overload
     def reduce_scatter_single(
-        self, output: Any, input: Any, op: Any = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce the i-th block of all ranks' inputs into rank i's output."""
+
+    @overload
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
     def all_to_all(
-        self, outputs: Sequence[Any], inputs: Sequence[Any], *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
+
+    @overload
+    def all_to_all(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def all_to_all(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
     def all_to_all_single(
         self,
-        output: Any,
-        input: Any,
+        output: Tensor,
+        input: Tensor,
         output_splits: Sequence[int] | None = ...,
         input_splits: Sequence[int] | None = ...,
         *,
-        timeout_s: Any = ...,
-        async_op: bool = ...,
-    ) -> Any: ...
-    def barrier(self, *, timeout_s: Any = ..., async_op: bool = ...) -> Any: ...
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Exchange rows of one tensor; without splits every rank gets the same number."""
+
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = ...,
+        input_splits: Sequence[int] | None = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> NativeWork: ...
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = ...,
+        input_splits: Sequence[int] | None = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> NativeWork | None: ...
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...) -> None:
+        """Wait until every rank is here."""
+
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[True]) -> NativeWork: ...
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: bool) -> NativeWork | None: ...
+    @overload
     def send(
-        self, tensor: Any, destination: int, tag: int = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
+        self,
+        tensor: Tensor,
+        destination: int,
+        tag: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Send the tensor to one rank."""
+
+    @overload
+    def send(
+        self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> NativeWork: ...
+    @overload
+    def send(
+        self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | None: ...
+    @overload
     def recv(
-        self, tensor: Any, source: int | None = ..., tag: int = ..., *, timeout_s: Any = ..., async_op: bool = ...
-    ) -> Any: ...
+        self,
+        tensor: Tensor,
+        source: int | None = ...,
+        tag: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> int:
+        """Receive into the tensor, from one rank or from any; return the source."""
+
+    @overload
+    def recv(
+        self,
+        tensor: Tensor,
+        source: int | None = ...,
+        tag: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> NativeWork: ...
+    @overload
+    def recv(
+        self, tensor: Tensor, source: int | None = ..., tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> NativeWork | int: ...
     def refuse(self, operation: str, text: str) -> BaseException: ...
     def watch(self, ancestor: RankEndpoint) -> None: ...
     def _set_debugged(self, is_debugged: bool) -> None: ...

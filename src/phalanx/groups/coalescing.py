@@ -121,7 +121,7 @@ class Coalescing:
                 tensors = [args[0] if args else kwargs["tensor"] for args, kwargs in calls]
                 timeouts = [kwargs["timeout_s"] for _, kwargs in calls if kwargs.get("timeout_s") is not None]
                 limit = max(timeouts) if timeouts else None
-                reduce_all = self._group.all_reduce_coalesced
+                reduce_all: Callable[..., Work] = self._group.all_reduce_coalesced  # partial() knows no overloads
                 launches.append((name, functools.partial(reduce_all, tensors, op, timeout_s=limit, async_op=True)))
                 continue
             method = getattr(self._group, name)

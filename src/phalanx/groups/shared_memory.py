@@ -15,7 +15,7 @@ import torch
 import typing_extensions
 from torch.utils.dlpack import from_dlpack
 
-from phalanx.collectives import Timeout
+from phalanx.collectives import Timeout, Work
 from phalanx.diagnosis import Scene, explain
 from phalanx.diagnosis.explain import late_ranks
 from phalanx.diagnosis.stacks import answer_with_stacks
@@ -139,8 +139,9 @@ class SharedMemoryGroup(RankEndpoint):
             refusals = [self.refuse("all_gather", told) for _ in range(max(1, len(inputs)))]
             raise refusals[0]
         lists = list(zip(*outputs, strict=True)) if outputs else []
+        gather: Callable[..., Work] = self.all_gather  # partial() knows no overloads
         combined = CombinedWork(launch_all(self, [
-            ("all_gather", functools.partial(self.all_gather, list(outputs_of_one), tensor, async_op=True))
+            ("all_gather", functools.partial(gather, list(outputs_of_one), tensor, async_op=True))
             for outputs_of_one, tensor in zip(lists, inputs, strict=True)
         ]))  # fmt: skip
         if async_op:

@@ -1,0 +1,404 @@
+"""Operations on tensors as all groups have them: how values are reduced, what can be called, what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    import torch
+
+    Tensor: TypeAlias = torch.Tensor
+else:
+    Tensor = Any
+
+Timeout: TypeAlias = "float | timedelta | None"
+
+
+class ReduceOp(IntEnum):
+    """How values of several ranks become one. The numbers are the engine's."""
+
+    SUM = 0
+    AVG = 1
+    PRODUCT = 2
+    MIN = 3
+    MAX = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+
+    @staticmethod
+    def premul_sum(factor: float) -> PremulSum:
+        """Multiply this rank's values by the factor, then sum."""
+        return PremulSum(float(factor))
+
+
+@dataclass(frozen=True)
+class PremulSum:
+    """A sum of values that each rank multiplies by a factor of its own."""
+
+    factor: float
+
+
+AnyReduceOp: TypeAlias = "ReduceOp | PremulSum"
+
+
+@runtime_checkable
+class Work(Protocol):
+    """An operation under way."""
+
+    def wait(self, timeout_s: Timeout = None) -> None:
+        """Block until it is done.
+
+        Raises:
+            OperationTimeoutError: It is not done in time; it goes on.
+            PhalanxError: It failed.
+        """
+
+    def done(self) -> bool:
+        """Tell whether it has ended, well or not."""
+
+    def exception(self) -> BaseException | None:
+        """Return why it failed; None while it runs or when it went well."""
+
+    def result(self) -> Any:
+        """Wait, then return the tensors it filled."""
+
+
+class TensorOperations(Protocol):
+    """The collectives and messages of a group.
+
+    Every operation takes `timeout_s` (seconds or a timedelta; the group's own when not given) and `async_op`. Blocking
+    calls return None, `recv` the source; with `async_op=True` they return a Work. All raise PhalanxError.
+    """
+
+    @overload
+    def all_reduce(
+        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Reduce the tensor over all ranks, in place."""
+
+    @overload
+    def all_reduce(
+        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def all_reduce(
+        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def all_reduce_coalesced(
+        self,
+        tensors: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce a list of tensors over all ranks, in place."""
+
+    @overload
+    def all_reduce_coalesced(
+        self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def all_reduce_coalesced(
+        self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int = ...,
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce the tensor into the root's; the other ranks' tensors stay as they are."""
+
+    @overload
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int = ...,
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def reduce(
+        self, tensor: Tensor, root: int = ..., op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def broadcast(
+        self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Copy the root's tensor into every rank's."""
+
+    @overload
+    def broadcast(
+        self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def broadcast(
+        self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Copy rank i's input into outputs[i] on every rank; sizes may differ."""
+
+    @overload
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
+    ) -> None:
+        """Copy all inputs into one output, concatenated or stacked."""
+
+    @overload
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Copy rank i's input into the root's outputs[i]; other ranks give None."""
+
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> Work | None: ...
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Copy the root's inputs[i] into rank i's output; other ranks give None."""
+
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> Work | None: ...
+    @overload
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce inputs[i] of all ranks into rank i's output; sizes may differ."""
+
+    @overload
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor],
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> Work | None: ...
+    @overload
+    def reduce_scatter_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: AnyReduceOp = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Reduce the i-th block of all ranks' inputs into rank i's output."""
+
+    @overload
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def all_to_all(
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
+
+    @overload
+    def all_to_all(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def all_to_all(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = ...,
+        input_splits: Sequence[int] | None = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Exchange rows of one tensor; without splits every rank gets the same number."""
+
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = ...,
+        input_splits: Sequence[int] | None = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = ...,
+        input_splits: Sequence[int] | None = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> Work | None: ...
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...) -> None:
+        """Wait until every rank is here."""
+
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[True]) -> Work: ...
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: bool) -> Work | None: ...
+    @overload
+    def send(
+        self,
+        tensor: Tensor,
+        destination: int,
+        tag: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> None:
+        """Send the tensor to one rank."""
+
+    @overload
+    def send(
+        self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
+    ) -> Work: ...
+    @overload
+    def send(
+        self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | None: ...
+    @overload
+    def recv(
+        self,
+        tensor: Tensor,
+        source: int | None = ...,
+        tag: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[False] = ...,
+    ) -> int:
+        """Receive into the tensor, from one rank or from any; return the source."""
+
+    @overload
+    def recv(
+        self,
+        tensor: Tensor,
+        source: int | None = ...,
+        tag: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def recv(
+        self, tensor: Tensor, source: int | None = ..., tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool
+    ) -> Work | int: ...

@@ -44,7 +44,7 @@ def test_help_needs_no_torch() -> None:
     ended = run_script(text)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith("False\n")
-    assert re.search(r"build .*\n\s+show ", ended.stdout)
+    assert re.search(r"^  build  .*^  show  ", ended.stdout, re.MULTILINE | re.DOTALL)
 
 
 def test_the_command_is_there() -> None:

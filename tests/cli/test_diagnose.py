@@ -93,9 +93,9 @@ def test_one_of_several_jobs_is_chosen_by_its_process(tmp_path: Path) -> None:
 def test_a_job_is_chosen_by_the_name_its_launcher_gave() -> None:
     script = """
 import json, os, sys
-card = os.memfd_create("phalanx-job")
+record = os.memfd_create("phalanx-job")
 facts = {"name": "night run", "pid": os.getpid(), "command": ["python", "train.py"], "num_ranks": 2, "pids": []}
-os.write(card, json.dumps(facts).encode())
+os.write(record, json.dumps(facts).encode())
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -168,8 +168,8 @@ def test_root_sees_jobs_of_others() -> None:
 import os, sys
 os.setgid({_NOBODY})
 os.setuid({_NOBODY})
-card = os.memfd_create("phalanx-job")
-os.write(card, b'{{"name": "of nobody", "pids": []}}')
+record = os.memfd_create("phalanx-job")
+os.write(record, b'{{"name": "of nobody", "pids": []}}')
 print("ready", flush=True)
 sys.stdin.read()
 """

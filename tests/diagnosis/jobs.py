@@ -58,7 +58,7 @@ class StartedJob:
 
     def look(self) -> Observation:
         job = self.find()
-        return observe(sorted(job.pids), job.card)
+        return observe(sorted(job.pids), job.record)
 
     def wait_for(self, *texts: str) -> str:
         """Look until the report has all these texts."""

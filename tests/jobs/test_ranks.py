@@ -112,10 +112,10 @@ def test_a_job_can_be_found_from_outside(tmp_path: Path) -> None:
         assert leftovers.wait_until(
             lambda: '"pids": [' in record.read_text() and '"pids": []' not in record.read_text(), 20
         )
-        card = json.loads(record.read_text())
-        started = card.pop("started_unix")
+        facts = json.loads(record.read_text())
+        started = facts.pop("started_unix")
         assert 1e9 < started < 1e11
-        assert card == {
+        assert facts == {
             "name": "my job",
             "pid": launcher.pid,
             "command": ["python", str(script), "a"],

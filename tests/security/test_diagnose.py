@@ -142,19 +142,19 @@ os.truncate(memory, len(content))
 os.pwrite(memory, content, 0)
 if sys.argv[1] == "sealed":
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-card = os.memfd_create("phalanx-job")
-os.write(card, sys.argv[2].encode())
+record = os.memfd_create("phalanx-job")
+os.write(record, sys.argv[2].encode())
 print(os.getpid(), flush=True)
 signal.pause()
 """
 
 
-def _look_at_group_of_another_user(content: bytes, *, seal: str = "sealed", card: str = "{}") -> Observation:
-    with started_as_another_user(_HAS_A_GROUP, seal, card) as process:
+def _look_at_group_of_another_user(content: bytes, *, seal: str = "sealed", record: str = "{}") -> Observation:
+    with started_as_another_user(_HAS_A_GROUP, seal, record) as process:
         give(process, content)
         pid = int(read_line(process))
         (job,) = [job for job in find_jobs() if pid in job.pids]
-        seen = observe(sorted(job.pids), job.card)
+        seen = observe(sorted(job.pids), job.record)
         seen.notes.append(job.title())
     return seen
 
@@ -171,8 +171,8 @@ def _content_of_group(name: str, why_broken: str) -> bytes:
 @pytest.mark.slow
 def test_what_another_user_calls_things_does_not_steer_the_terminal() -> None:
     content = _content_of_group("\x1b[31mred\nfaked line", "\x1b]0;title\x07 it failed")
-    card = '{"name": "job\\u001b[2J\\nfaked line", "command": ["a\\u009b31m"]}'
-    shown = render(_look_at_group_of_another_user(content, card=card))
+    record = '{"name": "job\\u001b[2J\\nfaked line", "command": ["a\\u009b31m"]}'
+    shown = render(_look_at_group_of_another_user(content, record=record))
     assert 'group "\\x1b[31mred\\nfaked line" is broken' in shown
     assert 'job "job\\x1b[2J\\nfaked line"' in shown
     assert not any(line.startswith("faked") for line in shown.splitlines())
@@ -190,10 +190,11 @@ def test_a_group_that_its_owner_can_cut_is_not_read() -> None:
 @another_user
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "card", ['{"pids": [1], "name": "mine"}', '{"pids": [[]]}', "[" * 100_000, '{"pids": 5}', "[]", '{"pids": [1e400]}']
+    "record",
+    ['{"pids": [1], "name": "mine"}', '{"pids": [[]]}', "[" * 100_000, '{"pids": 5}', "[]", '{"pids": [1e400]}'],
 )
-def test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_own_user_only(card: str) -> None:
-    seen = _look_at_group_of_another_user(bytes(4096), card=card)
+def test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_own_user_only(record: str) -> None:
+    seen = _look_at_group_of_another_user(bytes(4096), record=record)
     assert len(seen.processes) == 1
     assert seen.processes[0].pid != 1
 
@@ -248,9 +249,9 @@ def test_a_program_that_another_user_has_started_is_not_taken_for_roots_own(tmp_
         assert list(memory_files(pid, "phalanx")) == []
 
 
-_HAS_A_CARD = """
-card = os.memfd_create("phalanx-job")
-os.write(card, sys.argv[1].encode())
+_HAS_A_RECORD = """
+record = os.memfd_create("phalanx-job")
+os.write(record, sys.argv[1].encode())
 print(os.getpid(), flush=True)
 signal.pause()
 """
@@ -262,8 +263,8 @@ signal.pause()
 def test_another_users_job_does_not_answer_to_the_number_of_our_process(claim: str) -> None:
     group = create_group_segment("ours", 2, crowd=2)
     ours = os.getpid()
-    card = {"pid": {"pid": ours, "name": "theirs"}, "name": {"name": str(ours)}}[claim]
-    with started_as_another_user(_HAS_A_CARD, json.dumps(card)) as process:
+    record = {"pid": {"pid": ours, "name": "theirs"}, "name": {"name": str(ours)}}[claim]
+    with started_as_another_user(_HAS_A_RECORD, json.dumps(record)) as process:
         pid = int(read_line(process))
         assert choose_job(str(ours)).pids == {ours}
         (theirs,) = [job for job in find_jobs() if pid in job.pids]

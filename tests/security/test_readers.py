@@ -292,10 +292,10 @@ def test_a_host_of_a_meeting_takes_no_notice_of_who_speaks_otherwise() -> None:
     name = f"a test|{secrets.token_hex(8)}"
     gathering = Gathering(
         name=name,
-        is_complete=lambda cards: len(cards) == 2,
+        is_complete=lambda records: len(records) == 2,
         order=sorted,
-        create=lambda cards: create_symmetric_segment("test", len(cards), 10),
-        describe_missing=lambda cards: "somebody",
+        create=lambda records: create_symmetric_segment("test", len(records), 10),
+        describe_missing=lambda records: "somebody",
         timeout_s=30.0,
     )
     outcomes: list[Any] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from phalanx.cli.command_group import CommandGroup
 
-@click.group()
+
+@click.group(cls=CommandGroup)
 def devices() -> None:
-    """Virtual devices: several GPUs for torch on a machine that has none."""
+    """Build virtual GPUs for machines that have none, or say what is built."""
 
 
 @devices.command()

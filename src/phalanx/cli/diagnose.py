@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def diagnose(
     job: str | None, is_list: bool, is_json: bool, watch_s: float | None, short: bool, torch_folder: Path | None
 ) -> None:
-    """Say who waits for whom, and where every rank stands.
+    """Show which rank waits for which, and the line of code that each one is at.
 
     JOB is the process of a rank or of its launcher, the name of a job, or a flight record written when one failed. It
     can be left out when only one job runs. The job need not do anything for it: it may hang, or be stopped.
@@ -74,7 +74,7 @@ def _look(wanted: str | None) -> Observation:
     if wanted is not None and Path(wanted).is_file():
         return read_record(Path(wanted))
     job = choose_job(wanted)
-    return observe(sorted(job.pids), job.card)
+    return observe(sorted(job.pids), job.record)
 
 
 def _show(seen: Observation, is_json: bool, is_short: bool) -> None:
@@ -95,7 +95,7 @@ def _watch(wanted: str | None, every_s: float) -> None:
     job: Job | None = choose_job(wanted)
     with contextlib.suppress(KeyboardInterrupt):
         while job is not None:
-            text = render(observe(sorted(job.pids), job.card), is_full=False)
+            text = render(observe(sorted(job.pids), job.record), is_full=False)
             if sys.stdout.isatty():
                 click.clear()
             click.echo(text if sys.stdout.isatty() else f"{text}\n")

@@ -20,7 +20,7 @@ _WIDEST = 110  # longer lines are hard to read
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--self-test/--no-self-test", "with_self_tests", default=True, help="Really run ranks of every kind.")
 def doctor(as_json: bool, with_self_tests: bool) -> None:
-    """Say what this machine offers to ranks, and what to do about what is missing.
+    """Check what this machine offers to ranks, and say what to do about what is missing.
 
     Exits with 1 if ranks can't run properly. An absent GPU or MPI is no failure.
     """

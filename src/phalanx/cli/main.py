@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from phalanx.cli.command_group import CommandGroup
 from phalanx.cli.devices import devices
 from phalanx.cli.diagnose import diagnose
 from phalanx.cli.doctor import doctor
@@ -11,7 +12,7 @@ from phalanx.cli.run import run
 from phalanx.cli.timeline import timeline
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="phalanx", prog_name="phalanx")
 def main() -> None:
     """Distributed PyTorch on the machine in front of you."""

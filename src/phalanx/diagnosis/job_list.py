@@ -9,12 +9,12 @@ from typing import Any
 
 from phalanx.diagnosis.formatting import visible
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
-from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_CARD
+from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_RECORD
 from phalanx.diagnosis.processes import command_of, is_readable, owner_of, parent_of, visible_pids
 from phalanx.diagnosis.record_format import check_job
 from phalanx.errors import UsageError
 
-_CARD_BYTES = 1 << 20
+_RECORD_BYTES = 1 << 20
 
 
 @dataclass
@@ -23,63 +23,63 @@ class Job:
 
     Attributes:
         pids: Its processes.
-        card: What its launcher says of it; empty without one.
+        record: What its launcher says of it; empty without one.
     """
 
     pids: set[int]
-    card: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """What to call it."""
-        return str(self.card.get("name") or "")
+        return str(self.record.get("name") or "")
 
     def title(self) -> str:
         """Say in a line which job it is."""
-        command = self.card.get("command") or command_of(min(self.pids))
+        command = self.record.get("command") or command_of(min(self.pids))
         shown = " ".join(word.rpartition("/")[2] or word for word in command)[:80]
-        number = self.card.get("pid") or min(self.pids)
-        ranks = f"  {self.card['num_ranks']} ranks" if "num_ranks" in self.card else ""
+        number = self.record.get("pid") or min(self.pids)
+        ranks = f"  {self.record['num_ranks']} ranks" if "num_ranks" in self.record else ""
         return visible(f"pid {number}{f'  {self.name}' if self.name else ''}{ranks}  {shown}")
 
 
 def find_jobs() -> list[Job]:
     """Return all jobs of this user: those that have a launcher, and those whose processes only share a group."""
-    cards: dict[tuple[int, int], Job] = {}
+    records: dict[tuple[int, int], Job] = {}
     groups: dict[tuple[int, int], set[int]] = {}
     for pid in visible_pids():
         for found in memory_files(pid, "phalanx"):
             if found.name.startswith(GROUP_PREFIX):
                 groups.setdefault(found.identity, set()).add(pid)
-            elif found.name == JOB_CARD and found.identity not in cards:  # what a launcher forks has its card too
-                card = read_card(found)
-                cards[found.identity] = Job({pid, *card.get("pids", ())}, card)
-    jobs = list(cards.values())
+            elif found.name == JOB_RECORD and found.identity not in records:  # what a launcher forks has its record too
+                record = read_job_record(found)
+                records[found.identity] = Job({pid, *record.get("pids", ())}, record)
+    jobs = list(records.values())
     for members in groups.values():
         touched = [job for job in jobs if job.pids & members]
         merged = Job(members.union(*(job.pids for job in touched)))
-        merged.card = next((job.card for job in touched if job.card), {})
+        merged.record = next((job.record for job in touched if job.record), {})
         jobs = [job for job in jobs if job not in touched] + [merged]
     return sorted(jobs, key=lambda job: min(job.pids))
 
 
-def read_card(found: MemoryFile) -> dict[str, Any]:
-    """Read what a launcher says of its job; nothing while it is being written, or when it is no card."""
+def read_job_record(found: MemoryFile) -> dict[str, Any]:
+    """Read what a launcher says of its job; nothing while it is being written, or when it is no record."""
     descriptor = open_memory_file(found)
     if descriptor is None:
         return {}
     try:
-        card: dict[str, Any] = json.loads(os.pread(descriptor, _CARD_BYTES, 0))
-        check_job(card)
+        record: dict[str, Any] = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
+        check_job(record)
     except (OSError, ValueError, RecursionError):
         return {}
     finally:
         os.close(descriptor)
-    # A card speaks for processes of its own user only: nobody shall be shown as part of somebody else's job.
-    card["pids"] = [pid for pid in card.get("pids", ()) if owner_of(pid) == found.owner]
-    if "pid" in card and owner_of(card["pid"]) != found.owner:
-        del card["pid"]
-    return card
+    # A record speaks for processes of its own user only: nobody shall be shown as part of somebody else's job.
+    record["pids"] = [pid for pid in record.get("pids", ()) if owner_of(pid) == found.owner]
+    if "pid" in record and owner_of(record["pid"]) != found.owner:
+        del record["pid"]
+    return record
 
 
 def choose_job(wanted: str | None) -> Job:
@@ -108,7 +108,7 @@ def choose_job(wanted: str | None) -> Job:
 
 
 def _jobs_of_process(number: int, jobs: list[Job]) -> list[Job]:
-    found = [job for job in jobs if number in {*job.pids, job.card.get("pid")}]
+    found = [job for job in jobs if number in {*job.pids, job.record.get("pid")}]
     return found or [job for job in jobs if any(parent_of(pid) == number for pid in job.pids)]
 
 

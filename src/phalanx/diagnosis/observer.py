@@ -14,7 +14,7 @@ from phalanx.diagnosis.waits import Wait, find_waits, world_of
 from phalanx.engine import GroupSegment
 
 GROUP_PREFIX = "phalanx:"
-JOB_CARD = "phalanx-job"
+JOB_RECORD = "phalanx-job"
 _MOST_RANKS = 1 << 17  # of all groups together: whose memory this is may have made it for us to choke on
 
 

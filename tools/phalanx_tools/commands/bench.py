@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.cli.command_group import CommandGroup
 from phalanx_tools.commands.bench_gpu import gpu
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _default_ranks() -> tuple[int, ...]:
     return (2, 4, 8, 16) if usable_cores() >= 16 else (2, 4, 8)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Measure phalanx beside Gloo, OpenMPI and MPICH, in turns, in one run."""
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 HOST = "127.0.0.1"
 
-_FULL_BYTES = 1 << 18  # whoever opens a store reads the file from its beginning: a larger one is followed by a new one
+_FULL_BYTES = 1 << 18  # every store reads its file from the beginning, so a file of this size gets a successor
 
 
 class Rendezvous(NamedTuple):

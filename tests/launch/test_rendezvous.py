@@ -2,13 +2,25 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pytest
 
+from phalanx.launch import rendezvous as module
 from phalanx.launch.rendezvous import HOST, Rendezvous, open_rendezvous
+
+
+@pytest.fixture(autouse=True)
+def _files_of_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the file alone that this process's other worlds use: these tests write into it."""
+    files: list[tuple[int, int]] = []
+    monkeypatch.setattr(module, "_files", files)
+    yield
+    for _, descriptor in files:
+        os.close(descriptor)
 
 
 def test_two_worlds_get_different_ports_and_stores() -> None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyproject.toml constraints.txt
-DEVICES := $(shell find src/phalanx/devices/native src/phalanx/devices/building -type f -name '*.[ch]pp' -o -name '*.py')
+DEVICES := $(shell find src/phalanx/virtual_gpus/native src/phalanx/virtual_gpus/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test check bench gpu sanitize model fuzz stress flaky faults upstream frameworks clean
@@ -12,11 +12,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(VENV)/.devices
 	@$(BIN)/python examples/01_train_characters.py
 
-# Tests that fill the machine run alone; of all others, whose processes keep about one core busy, two at a time.
-ALONE := tests/contract tests/stress
+# Twice as many tests at a time as a small machine has cores: half of the time, a test waits for other processes.
+WORKERS ?= 4
 test: $(VENV)/.devices
-	@bad=0; $(BIN)/python -m pytest -q $(ALONE) || bad=1; \
-	 $(BIN)/python -m pytest -q -n 2 --dist loadfile $(ALONE:%=--ignore=%) || bad=1; exit $$bad
+	@$(BIN)/python -m pytest -q -n '$(WORKERS)' --dist worksteal
 
 check: $(VENV)/.devices
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ./check
@@ -47,12 +46,15 @@ fuzz:
 stress: $(VENV)/.built
 	@$(BIN)/python -m pytest -q tests/stress --whole-stress
 
-# The tests that involve clocks, signals or processes, again and again while all cores are busy. RUNS=30; SUITE=all runs `make test`
-# so, and SUITE='tests/errors -k timeout' what you name.
+# The tests that involve clocks, signals or processes, again and again while all cores are busy. RUNS=30; JOBS=16 has so many runs
+# at the same time; SUITE=all runs all tests so, and SUITE='tests/rank_errors -k timeout' what you name. PYTHON=python3 takes a
+# Python that has phalanx, instead of making a virtual environment.
 RUNS ?= 30
+JOBS ?= 1
 SUITE ?= processes
-flaky: $(VENV)/.devices
-	@./tests/flaky '$(RUNS)' '$(SUITE)'
+OTHER_PYTHON := $(if $(filter command environment,$(firstword $(origin PYTHON))),$(PYTHON))
+flaky: $(if $(OTHER_PYTHON),,$(VENV)/.devices)
+	@JOBS='$(JOBS)' PYTHON='$(or $(OTHER_PYTHON),$(BIN)/python)' ./tests/flaky '$(RUNS)' '$(SUITE)'
 
 # Every operation with every fault on four ranks: does each survivor name the culprit?
 faults: $(VENV)/.built

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.testing.plugin import plan_of
+from phalanx.testing.session_plans import plan_of
 from tests.run_ranks import KINDS
 
 DEVICES = ("cpu", "cuda", "virtual")

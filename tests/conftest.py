@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from phalanx.testing.plugin import plan_of
+from phalanx.testing.session_plans import plan_of
 from tests import battery, leftovers
 
 pytest_plugins = ["pytester"]
@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _answer_interrupts()
+    gc.disable()  # until all tests are collected: what they import stays
     config.addinivalue_line("markers", "many_cases: every check runs it on ranks that are threads only")
     config.addinivalue_line("markers", "host_memory(reason): has no meaning with tensors on a device")
     battery.choose(config.getoption("--battery-device"), config.getoption("--battery-ranks"))
@@ -94,6 +95,12 @@ def _is_in_every_check(item: pytest.Item, sizes: Sequence[int]) -> bool:
         return plan.num_ranks == max((size for size in sizes if size <= 4), default=8)
     few = min((size for size in sizes if size > 1), default=1)
     return plan.num_ranks == few < 4 and item.get_closest_marker("many_cases") is None
+
+
+def pytest_collection_finish() -> None:
+    """Leave imports and collected tests out of every search for garbage; there are two for each module."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from phalanx.devices.real_gpus import find_gpus, visible_gpus
+from phalanx.real_gpus.discovery import find_gpus, visible_gpus
 
 NUM_GPUS = 0 if torch.version.cuda is None else len(visible_gpus(find_gpus()))
 

@@ -86,7 +86,7 @@ def test_mpich_places_by_the_parent_process() -> None:
     ],
 )
 def test_a_contradictory_placement_is_refused(environment: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="the rank must be from 0 to the size less 1"):
+    with pytest.raises(UsageError, match="the rank must be at least 0 and less than the size"):
         read_placement(environment, parent=1)
 
 
@@ -128,7 +128,9 @@ def test_nccl_is_stood_in_for_where_there_are_virtual_gpus() -> None:
     assert stood_in_for(gpus) == ("nccl",)
     assert stood_in_for({**gpus, "PHALANX_STAND_IN": "none"}) == ()
     assert stood_in_for({"PHALANX_STAND_IN": "mpi, gloo,mpi"}) == ("gloo", "mpi")
-    with pytest.raises(UsageError, match='PHALANX_STAND_IN is "nccl,ucc"; give some of nccl, gloo, mpi with commas'):
+    with pytest.raises(
+        UsageError, match='PHALANX_STAND_IN is "nccl,ucc"; give some of nccl, gloo, mpi, separated by commas'
+    ):
         stood_in_for({"PHALANX_STAND_IN": "nccl,ucc"})
 
 

@@ -218,10 +218,10 @@ void Endpoint::compare(const Call& call, int peer) {
     return;
   if (operation_of(signature) == Operation::kRefused) {
     end();
-    throw Trouble(FaultKind::kPeerFailed, peer, rank_, seq(), reinterpret_cast<const char*>(layout_.slot(peer, seq())),
+    throw Trouble(FaultKind::kPeerFailed, peer, rank_, seq(), {reinterpret_cast<const char*>(layout_.slot(peer, seq()))},
                   false);
   }
-  fail(FaultKind::kMismatch, peer, "");
+  fail(FaultKind::kMismatch, peer);
 }
 
 void Endpoint::compare_oldest_unseen() {
@@ -245,8 +245,8 @@ void Endpoint::compare_unseen(Seq seq) {
     const std::uint64_t its_count = post.count.load(std::memory_order_acquire);
     if (post.seq.load(std::memory_order_seq_cst) != seq) continue;
     if (operation_of(its_signature) == Operation::kRefused || (its_signature == signature && its_count == count)) continue;
-    set_fault(layout_, FaultKind::kMismatch, peer, rank_, seq, "");
-    fail(FaultKind::kMismatch, peer, "");
+    set_fault(layout_, FaultKind::kMismatch, peer, rank_, seq);
+    fail(FaultKind::kMismatch, peer);
   }
 }
 
@@ -256,7 +256,7 @@ Stage Endpoint::claim_stage(const Call& call, StageUse use, const Filling& filli
     try {
       reserve(layout_.stage(rank_), layout_.stage_bytes());
     } catch (const OutOfMemory& shortage) {
-      fail(FaultKind::kOutOfMemory, rank_, shortage.numbers());
+      fail(FaultKind::kOutOfMemory, rank_, shortage_of(shortage));
     }
     is_stage_reserved_ = true;
   }
@@ -416,7 +416,7 @@ void Endpoint::throw_if_ancestor_failed() {
   for (const Endpoint* ancestor = ancestor_.get(); ancestor != nullptr; ancestor = ancestor->ancestor_.get()) {
     const Fault& fault = ancestor->layout_.header().fault;
     if (fault.state.load(std::memory_order_acquire) == 2 && fault.reporter == kLauncher)
-      throw Trouble(fault.kind, -1, kLauncher, 0, fault.text, true);
+      throw Trouble(fault.kind, -1, kLauncher, 0, {fault.text}, true);
   }
 }
 
@@ -440,21 +440,21 @@ void Endpoint::check_trouble(const Deadline& deadline, int first, int last, cons
     throw_if_faulty();
     dead = peers_.find_dead();
   }
-  if (dead >= 0) fail(FaultKind::kPeerDied, dead, "");
-  if (left >= 0) fail(FaultKind::kPeerLeft, left, "");
-  if (deadline.left_ns() <= 0) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1, "");
-  if (is_interrupted()) fail(FaultKind::kInterrupted, rank_, "");
+  if (dead >= 0) fail(FaultKind::kPeerDied, dead);
+  if (left >= 0) fail(FaultKind::kPeerLeft, left);
+  if (deadline.left_ns() <= 0) fail(FaultKind::kTimeout, num_missing == 1 ? missing : -1);
+  if (is_interrupted()) fail(FaultKind::kInterrupted, rank_);
 }
 
-void Endpoint::fail(FaultKind kind, int culprit, const std::string& text) {
-  if (!set_fault(layout_, kind, culprit, rank_, seq(), text)) {
+void Endpoint::fail(FaultKind kind, int culprit, const FaultDetail& detail) {
+  if (!set_fault(layout_, kind, culprit, rank_, seq(), detail)) {
     // Somebody else is writing the first fault: theirs is the one to report, unless they died over it.
     for (int i = 0; i < 100; ++i) {
       throw_if_faulty();
       usleep(1000);
     }
   }
-  throw Trouble(kind, culprit, rank_, seq(), text, true);
+  throw Trouble(kind, culprit, rank_, seq(), detail, true);
 }
 
 }  // namespace phalanx

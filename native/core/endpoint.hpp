@@ -152,7 +152,7 @@ class Endpoint {
   // -- trouble
   void throw_if_faulty() const { phalanx::throw_if_faulty(layout_); }
   // The first fault of a group stays; throws it.
-  [[noreturn]] void fail(FaultKind kind, int culprit, const std::string& text);
+  [[noreturn]] void fail(FaultKind kind, int culprit, const FaultDetail& detail = {});
   // A fault that the launcher sets in `ancestor` is a fault here too.
   void watch(std::shared_ptr<Endpoint> ancestor) { ancestor_ = std::move(ancestor); }
   void throw_if_ancestor_failed();

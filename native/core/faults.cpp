@@ -14,7 +14,8 @@ void wake_everybody(const Layout& layout) noexcept {
   }
 }
 
-bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq, const std::string& text) noexcept {
+bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
+               const FaultDetail& detail) noexcept {
   Fault& fault = layout.header().fault;
   std::uint32_t none = 0;
   if (!fault.state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return false;
@@ -22,7 +23,10 @@ bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, 
   fault.culprit = culprit;
   fault.reporter = reporter;
   fault.seq = seq;
-  store_beginning(fault.text, text);
+  fault.awaited = detail.awaited;
+  fault.wanted_bytes = detail.wanted_bytes;
+  fault.found_bytes = detail.found_bytes;
+  store_beginning(fault.text, detail.text);
   fault.state.store(2, std::memory_order_release);
   wake_everybody(layout);
   return true;
@@ -32,7 +36,8 @@ void throw_if_faulty(const Layout& layout) {
   const Fault& fault = layout.header().fault;
   if (fault.state.load(std::memory_order_acquire) != 2) [[likely]]
     return;
-  throw Trouble(fault.kind, fault.culprit, fault.reporter, fault.seq, fault.text, true);
+  throw Trouble(fault.kind, fault.culprit, fault.reporter, fault.seq,
+                {fault.text, fault.awaited, fault.wanted_bytes, fault.found_bytes}, true);
 }
 
 void declare_dead(const Layout& layout, int rank, std::int32_t status) noexcept {

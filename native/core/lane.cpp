@@ -59,8 +59,8 @@ void Lane::start_thread() {
     thread_ = std::thread([this] { work(); });
   } catch (const std::system_error& error) {  // peers wait for an operation that won't come
     const int rank = endpoint_->rank();
-    const Trouble trouble(FaultKind::kAborted, rank, rank, endpoint_->seq(), no_thread_text(error), true);
-    set_fault(endpoint_->layout(), trouble.kind, rank, rank, trouble.seq, trouble.text);
+    const Trouble trouble(FaultKind::kAborted, rank, rank, endpoint_->seq(), {no_thread_text(error)}, true);
+    set_fault(endpoint_->layout(), trouble.kind, rank, rank, trouble.seq, trouble.detail);
     throw trouble;
   }
 }
@@ -83,8 +83,8 @@ bool Lane::run_next() {
     trouble = caught;
   } catch (const std::exception& caught) {  // such as no memory for a piece: peers wait for an operation that won't come
     const int rank = endpoint_->rank();
-    trouble.emplace(FaultKind::kAborted, rank, rank, endpoint_->seq(), caught.what(), true);
-    set_fault(endpoint_->layout(), trouble->kind, rank, rank, trouble->seq, trouble->text);
+    trouble.emplace(FaultKind::kAborted, rank, rank, endpoint_->seq(), FaultDetail{caught.what()}, true);
+    set_fault(endpoint_->layout(), trouble->kind, rank, rank, trouble->seq, trouble->detail);
   }
   num_queued_.fetch_sub(1);
   entry->job = nullptr;  // what it holds goes before anybody sees it done
@@ -109,7 +109,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
     if (left <= 0) return false;
     ticket.wait_until(monotonic_ns() + std::min(left, kSliceNs));
     if (Endpoint::is_interrupted())
-      throw Trouble(FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), "", false);
+      throw Trouble(FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {}, false);
   }
   return true;
 }
@@ -119,7 +119,7 @@ void Lane::wait_for_caller(Ticket& ticket) {
   try {
     wait(ticket, INT64_MAX);
   } catch (const Trouble& trouble) {
-    set_fault(endpoint_->layout(), trouble.kind, trouble.culprit, trouble.reporter, trouble.seq, trouble.text);
+    set_fault(endpoint_->layout(), trouble.kind, trouble.culprit, trouble.reporter, trouble.seq, trouble.detail);
     Waiter* const waiter = std::exchange(Endpoint::waiter, nullptr);
     wait(ticket, INT64_MAX);
     Endpoint::waiter = waiter;
@@ -132,7 +132,7 @@ void Lane::drain() {
   std::unique_lock running(running_, std::try_to_lock);
   for (; !running.owns_lock(); running.try_lock()) {  // the native thread runs an operation, perhaps one that nobody comes to
     if (Endpoint::is_interrupted())
-      set_fault(endpoint_->layout(), FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), "");
+      set_fault(endpoint_->layout(), FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq());
     usleep(kBetweenLooksUs);
   }
   while (run_next()) {

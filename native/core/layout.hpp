@@ -4,12 +4,16 @@
 //
 //  word                     written by            read by    order
 //  Post.seq                 its rank              peers      seq_cst after the payload / seq_cst before reading it
-//  Progress.step_of, .step  its rank              peers      seq_cst after a chunk was produced or consumed; see Endpoint::has_step
-//  Progress.arrived         its rank              peers      release on entering operation n: all of operation n-1 is
-//                                                            over here, so what others wrote for it may be reused
+//  Progress.step_of         its rank              peers      release with a step of 0 before the first step / seq_cst
+//  Progress.step            its rank              peers      seq_cst after a chunk was produced or consumed / seq_cst after
+//                                                            step_of; see Endpoint::has_step
+//  Progress.arrived         its rank              peers      release on entering operation n, just before Post.seq / seq_cst:
+//                                                            all of operation n-1 is over here, so what others wrote for it
+//                                                            may be reused
 //  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: seq_cst store, then seq_cst load, on both sides
 //  Channel.*                sender or receiver    the other  seq_cst where the other may sleep for it, else release / acquire
-//  Fault.state              first to compare-exchange it     acquire; set once, never cleared
+//  Fault.state              first to compare-exchange it     acq_rel to claim it, release after the rest / acquire; set once,
+//                                                            never cleared
 //
 // Anything written for operation u (post, slot, stage) is overwritten only when every peer's `arrived` is above u.
 #pragma once
@@ -25,7 +29,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x36786e616c616870;  // "phalanx6": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x37786e616c616870;  // "phalanx7": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
@@ -51,6 +55,9 @@ enum class FaultKind : std::uint32_t {
   kCount
 };
 
+// What a rank that timed out waited for: its peers, the GPU's stream, or, in Work.wait(), an operation that goes on.
+enum class Awaited : std::uint32_t { kRanks, kStream, kWork, kCount };
+
 // Death notices: exit code 0..255, or 256 + signal, or unknown.
 inline constexpr std::int32_t kStatusUnknown = -1;
 
@@ -71,7 +78,7 @@ struct alignas(2 * kCacheLine) Post {
   // What all ranks must agree on, see Call::signature. Atomic, because a root that ran ahead looks at them later.
   std::atomic<std::uint64_t> signature;
   std::atomic<std::uint64_t> count;
-  std::uint64_t extra;      // symmetric address, number of steps this rank needs, or bytes of its card of GPU memory
+  std::uint64_t extra;      // symmetric address, number of steps this rank needs, or bytes of its manifest of GPU memory
   double factor;            // premul_sum
   std::uint64_t place;      // where its chunks begin: see Stage
   std::byte payload[kInlineBytes];
@@ -121,6 +128,9 @@ struct Fault {
   std::int32_t culprit;   // a rank, or -1
   std::int32_t reporter;
   Seq seq;
+  Awaited awaited;             // of a timeout
+  std::uint64_t wanted_bytes;  // sizes that do not fit: what the reporter expects, or how much memory is needed ...
+  std::uint64_t found_bytes;   // ... and what the culprit gives, or how much there is
   char text[2048];
 };
 

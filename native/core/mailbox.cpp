@@ -55,7 +55,7 @@ void Mailbox::close() {
   futex_wake_all(bell.word);
   if (thread_.joinable()) thread_.join();
   const std::lock_guard lock(mutex_);
-  fail_all(Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", true));
+  fail_all(Trouble(FaultKind::kAborted, rank_, rank_, 0, {"the group was closed"}, true));
 }
 
 std::shared_ptr<Transfer> Mailbox::start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
@@ -78,7 +78,7 @@ void Mailbox::start(const std::shared_ptr<Transfer>& transfer) {
   endpoint_->tell_core();
   const int peer = transfer->peer();
   const std::lock_guard lock(mutex_);
-  if (is_closing_.load()) throw Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", true);
+  if (is_closing_.load()) throw Trouble(FaultKind::kAborted, rank_, rank_, 0, {"the group was closed"}, true);
   if (transfer->is_journaled()) transfer->mark = endpoint_->journal().begin_message(transfer->call, transfer->call.tag);
   if (!transfer->is_send()) {
     receives_.push_back(transfer);
@@ -115,7 +115,7 @@ void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
       is_ring_reserved_[to] = true;
     }
   } catch (const OutOfMemory& shortage) {
-    throw Trouble(FaultKind::kOutOfMemory, rank_, rank_, 0, shortage.numbers(), false);
+    throw Trouble(FaultKind::kOutOfMemory, rank_, rank_, 0, shortage_of(shortage), false);
   }
 }
 
@@ -271,7 +271,7 @@ void Mailbox::deliver(const std::shared_ptr<Transfer>& receive, Unexpected&& mes
   std::optional<Trouble> mismatch;
   if (receive->bytes != message.bytes || receive->dtype != message.dtype) {
     mismatch.emplace(FaultKind::kMismatch, message.source, rank_, 0,
-                     "message " + std::to_string(message.bytes) + " " + std::to_string(int(message.dtype)), false);
+                     FaultDetail{.wanted_bytes = receive->bytes, .found_bytes = message.bytes}, false);
   }
   if (message.message != 0) {
     incoming_[std::size_t(message.source)].push_back({receive, message.message, false, mismatch.has_value()});
@@ -441,7 +441,7 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     const std::int64_t left = left_ns();
     if (left <= 0) return false;
     if (Endpoint::is_interrupted())
-      throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, "", false);
+      throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, {}, false);
     futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
   }
 }
@@ -463,7 +463,7 @@ bool Mailbox::wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadl
   }
   if (!is_in_time && is_final) {
     const std::lock_guard lock(mutex_);
-    if (!done()) give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
+    if (!done()) give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, {}, false));
     is_in_time = true;
   }
   if (is_in_time && transfer->trouble) throw *transfer->trouble;
@@ -477,8 +477,8 @@ void Mailbox::detach(const std::shared_ptr<Transfer>& transfer) {
     try {
       if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
     } catch (const std::system_error& error) {
-      const Trouble trouble(FaultKind::kAborted, rank_, rank_, endpoint_->seq(), no_thread_text(error), true);
-      set_fault(layout_, trouble.kind, rank_, rank_, trouble.seq, trouble.text);
+      const Trouble trouble(FaultKind::kAborted, rank_, rank_, endpoint_->seq(), {no_thread_text(error)}, true);
+      set_fault(layout_, trouble.kind, rank_, rank_, trouble.seq, trouble.detail);
       fail_all(trouble);
       throw trouble;
     }

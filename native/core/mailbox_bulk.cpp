@@ -55,7 +55,7 @@ bool Mailbox::answer_grants(int destination) {
   }
   channel.answered.store(granted, kOrder);
   ring(destination);
-  finish(*send, Trouble(FaultKind::kMismatch, destination, rank_, 0, "refused by the receiver", false));
+  finish(*send, Trouble(FaultKind::kMismatch, destination, rank_, 0, {}, false));
   return true;
 }
 

@@ -16,7 +16,7 @@ void Mailbox::cancel_receives() {
   progress();
   receives_.remove_if([&](const std::shared_ptr<Transfer>& receive) {
     if (!receive->is_journaled()) return false;  // a further step of a message that was found
-    finish(*receive, Trouble(FaultKind::kAborted, rank_, rank_, 0, "the group was closed", false));
+    finish(*receive, Trouble(FaultKind::kAborted, rank_, rank_, 0, {"the group was closed"}, false));
     return true;
   });
 }
@@ -43,7 +43,7 @@ void Mailbox::give_up(const std::shared_ptr<Transfer>& transfer, const Trouble& 
   // Half of a message is out: nobody could tell what the next one belongs to. The caller takes its memory away.
   Trouble fatal = trouble;
   fatal.is_fatal = true;
-  set_fault(layout_, fatal.kind, fatal.culprit, rank_, endpoint_->seq(), fatal.text);
+  set_fault(layout_, fatal.kind, fatal.culprit, rank_, endpoint_->seq(), fatal.detail);
   fail_all(fatal);
 }
 
@@ -87,7 +87,7 @@ void Mailbox::forget(int peer) {
     }
   }
   for (auto& transfer : all) {
-    if (!transfer->is_done.load(kOrder)) finish(*transfer, Trouble(FaultKind::kPeerLeft, peer, rank_, 0, "", false));
+    if (!transfer->is_done.load(kOrder)) finish(*transfer, Trouble(FaultKind::kPeerLeft, peer, rank_, 0, {}, false));
   }
 }
 
@@ -142,7 +142,7 @@ void Mailbox::check_trouble(const std::shared_ptr<Transfer>& transfer) {
       progress();
       if (transfer != nullptr && transfer->is_done.load(kOrder)) return;
     }
-    endpoint_->fail(FaultKind::kPeerDied, dead, "");
+    endpoint_->fail(FaultKind::kPeerDied, dead);
   }
   if (!is_lost) return;
   const std::lock_guard lock(mutex_);
@@ -160,7 +160,7 @@ void Mailbox::check_deadlines() {
     if (is_lost && !has_better_reason()) settle(transfer);
     const Call& call = transfer->call;
     if (!transfer->is_done.load(kOrder) && now > call.deadline_ns + (paused - call.paused_ns))
-      give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, "", false));
+      give_up(transfer, Trouble(FaultKind::kTimeout, transfer->peer(), rank_, 0, {}, false));
     return transfer->is_done.load(kOrder);
   });
 }

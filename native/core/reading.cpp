@@ -81,7 +81,7 @@ std::optional<EntryFacts> read_entry(const Layout& layout, int rank, const Journ
   facts.operation = known<Operation>(what & 0xff);
   facts.dtype = known<DType>(what >> 8 & 0xff);
   facts.op = known<ReduceOp>(what >> 16 & 0xff);
-  facts.is_on_device = (what & kOnDevice) != 0;
+  facts.device = (what & kOnDevice) != 0 ? "cuda" : "cpu";
   facts.root = rank_or_none(layout, static_cast<std::int32_t>(what >> 32));
   facts.count = entry.count.load(kRelaxed);
   facts.location = read_location(layout, rank, where & (kIsAsync - 1));
@@ -119,7 +119,8 @@ std::optional<FaultFacts> read_fault(const Layout& layout) {
   if (fault.state.load(std::memory_order_acquire) != 2) return std::nullopt;
   return FaultFacts{known<FaultKind>(static_cast<std::uint32_t>(load_once(fault.kind))),
                     rank_or_none(layout, load_once(fault.culprit)), rank_or_none(layout, load_once(fault.reporter)),
-                    load_once(fault.seq), copy_text(fault.text, sizeof(fault.text))};
+                    load_once(fault.seq), known<Awaited>(static_cast<std::uint32_t>(load_once(fault.awaited))),
+                    load_once(fault.wanted_bytes), load_once(fault.found_bytes), copy_text(fault.text, sizeof(fault.text))};
 }
 
 std::string read_name(const Layout& layout) {
@@ -127,12 +128,28 @@ std::string read_name(const Layout& layout) {
   return copy_text(name, sizeof(name));
 }
 
-MemberState read_state(const Layout& layout, int rank) noexcept {
-  return known<MemberState>(static_cast<std::uint32_t>(layout.member(rank).state.load()));
-}
-
-std::int32_t read_sleeps_for(const Layout& layout, int rank) noexcept {
-  return rank_or_none(layout, std::int64_t{layout.progress(rank).sleeps_for.load(kRelaxed)} - 1);
+RankFacts read_rank(const Layout& layout, int rank, std::uint64_t here, int& looks) {
+  const Member& member = layout.member(rank);
+  const Progress& progress = layout.progress(rank);
+  RankFacts facts;
+  facts.rank = rank;
+  facts.state = known<MemberState>(static_cast<std::uint32_t>(member.state.load()));
+  facts.pid = member.pid.load();
+  facts.launched_pid = member.launched_pid.load();
+  facts.thread = member.thread.load();
+  facts.is_thread = member.is_thread.load() != 0;
+  facts.is_here = facts.pid == 0 || member.pid_namespace.load() == here;
+  facts.is_debugged = member.is_debugged.load() != 0;
+  facts.exit_status = facts.state == MemberState::kDead ? member.exit_status.load() : kStatusUnknown;
+  facts.arrived = progress.arrived.load();
+  facts.finished = progress.finished.load();
+  facts.messages = progress.messages.load();
+  facts.moved_bytes = progress.moved_bytes.load(kRelaxed) + progress.mailed_bytes.load(kRelaxed);
+  facts.sleeps_for = rank_or_none(layout, std::int64_t{progress.sleeps_for.load(kRelaxed)} - 1);
+  if (facts.arrived != 0) facts.entry = read_entry_of(layout, rank, facts.arrived, looks);
+  facts.begun = read_entry_of(layout, rank, facts.arrived + 1, looks);
+  facts.mail = read_entry(layout, rank, layout.mail_journal(rank));
+  return facts;
 }
 
 }  // namespace phalanx

@@ -23,7 +23,8 @@ struct EntryFacts {
   Operation operation;  // kCount when it is none that we know; so are the next two
   DType dtype;
   ReduceOp op;
-  bool is_on_device, is_async;
+  const char* device;  // "cpu" or "cuda"
+  bool is_async;
   std::int32_t root, peer;  // -1 when it is no rank of the group
   std::uint64_t count;
   std::int64_t start_ns, end_ns;
@@ -38,7 +39,26 @@ struct FaultFacts {
   FaultKind kind;  // kCount when it is none that we know
   std::int32_t culprit, reporter;  // -1 when it is no rank of the group
   Seq seq;
+  Awaited awaited;  // kCount when it is none that we know
+  std::uint64_t wanted_bytes, found_bytes;
   std::string text;
+};
+
+struct RankFacts {
+  int rank;
+  std::int32_t pid, launched_pid;
+  std::uint64_t thread;
+  bool is_thread;
+  bool is_here;      // a process of another container has a number that means somebody else here
+  bool is_debugged;
+  MemberState state;  // kCount when it is none that we know
+  std::int32_t exit_status;
+  Seq arrived, finished, messages;
+  std::uint64_t moved_bytes;
+  std::int32_t sleeps_for;  // a rank, or -1
+  std::optional<EntryFacts> entry;  // of the collective it arrived at last
+  std::optional<EntryFacts> begun;  // it has called that, but not shown itself there yet
+  std::optional<EntryFacts> mail;   // what it sleeps for in send or recv
 };
 
 // How often a reader looks again for an entry that a rank is about to write, in all: see await_entry().
@@ -53,9 +73,7 @@ std::vector<EntryFacts> read_messages(const Layout& layout, int rank);
 // Why the group is broken, if it is.
 std::optional<FaultFacts> read_fault(const Layout& layout);
 std::string read_name(const Layout& layout);
-// The state of a member; kCount when it is none that we know.
-MemberState read_state(const Layout& layout, int rank) noexcept;
-// The rank that a member sleeps for, or -1.
-std::int32_t read_sleeps_for(const Layout& layout, int rank) noexcept;
+// Whether a rank lives, what it called last, what it waits for. `here` is own_pid_namespace().
+RankFacts read_rank(const Layout& layout, int rank, std::uint64_t here, int& looks);
 
 }  // namespace phalanx

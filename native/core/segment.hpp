@@ -11,7 +11,6 @@ namespace phalanx {
 // The machine cannot give the memory. Carries the numbers, for the message.
 struct OutOfMemory : std::runtime_error {
   OutOfMemory(std::size_t needed, std::size_t available);
-  std::string numbers() const { return std::to_string(needed_bytes) + " " + std::to_string(available_bytes); }
   std::size_t needed_bytes;
   std::size_t available_bytes;
 };

@@ -6,23 +6,27 @@
 #include <system_error>
 #include <utility>
 
-#include "layout.hpp"
+#include "faults.hpp"
+#include "segment.hpp"
 
 namespace phalanx {
 
 struct Trouble : std::exception {
-  Trouble(FaultKind k, int culprit_rank, int reporter_rank, Seq at, std::string what_happened, bool fatal)
-      : kind(k), culprit(culprit_rank), reporter(reporter_rank), seq(at), text(std::move(what_happened)),
-        is_fatal(fatal) {}
-  const char* what() const noexcept override { return text.c_str(); }
+  Trouble(FaultKind k, int culprit_rank, int reporter_rank, Seq at, FaultDetail more, bool fatal)
+      : kind(k), culprit(culprit_rank), reporter(reporter_rank), seq(at), detail(std::move(more)), is_fatal(fatal) {}
+  const char* what() const noexcept override { return detail.text.c_str(); }
 
   FaultKind kind;
   int culprit;    // -1 when it is nobody or several
   int reporter;   // who noticed
   Seq seq;
-  std::string text;
+  FaultDetail detail;
   bool is_fatal;  // the group can't be used any more
 };
+
+inline FaultDetail shortage_of(const OutOfMemory& error) {
+  return {.wanted_bytes = error.needed_bytes, .found_bytes = error.available_bytes};
+}
 
 // Why an operation can't go on in the background.
 inline std::string no_thread_text(const std::system_error& error) {

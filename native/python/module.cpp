@@ -43,12 +43,12 @@ class GroupSegment {
   // A process was started to become this rank.
   void launched(int rank, int pid) { layout_.member(rank).launched_pid.store(pid); }
   nb::object fault() const { return fault_of(layout_); }
-  nb::dict records(int rank) const { return records_of(layout_, rank); }
+  nb::object records(int rank) const { return records_of(layout_, rank); }
   int num_ranks() const { return layout_.num_ranks(); }
   void close_descriptor() { segment_.close_descriptor(); }
   void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
   void fail(int culprit, const nb::str& text) {
-    set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, utf8_of(text));
+    set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, {utf8_of(text)});
   }
   bool is_broken() const { return layout_.header().fault.state.load() != 0; }
   nb::list snapshot() const {
@@ -104,6 +104,7 @@ NB_MODULE(_native, m) {
   using namespace phalanx::python;
 
   nb::set_leak_warnings(false);
+  import_facts();
   static nb::object out_of_memory = nb::borrow(PyErr_NewException("phalanx.engine._native.OutOfMemory", PyExc_MemoryError, nullptr));
   m.attr("OutOfMemory") = out_of_memory;
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {

@@ -32,7 +32,7 @@ void NativeWork::wait(double timeout) {
     if (is_in_time && ticket) {
       if (const auto trouble = ticket->trouble()) throw *trouble;
     }
-    if (!is_in_time) throw Trouble(FaultKind::kTimeout, -1, owner.core().rank(), 0, "wait", false);
+    if (!is_in_time) throw Trouble(FaultKind::kTimeout, -1, owner.core().rank(), 0, {.awaited = Awaited::kWork}, false);
   } catch (const Trouble& trouble) {
     owner.raise(call_, is_in_time ? timeout_s_ : timeout, trouble);
   }

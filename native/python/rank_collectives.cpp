@@ -249,7 +249,7 @@ nb::object RankEndpoint::all_gather_single(const Arguments& args) {
     if (output.view.count != input.view.count * std::uint64_t(n))
       throw UsageProblem("output has " + count_text(output) + " elements; " + std::to_string(n) +
                          " ranks give " + std::to_string(input.view.count * std::uint64_t(n)));
-    auto device = on_device(call, object, {{&input, 1}, true, false}, {{&output, 1}, false, true}, device::Form::kSingle);
+    auto device = on_device(call, object, {{&input, 1}, true, false}, {{&output, 1}, false, true}, cuda::Form::kSingle);
     const Apart apart = find_shared({{&input, 1}}, {{&output, 1}, nullptr, input.view.bytes()}, endpoint_->rank());
     return [call, in = Place(input, apart.inputs), out = Places(output, equal_blocks(input.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
@@ -378,7 +378,7 @@ nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
     if (input.view.count != output.view.count * std::uint64_t(n))
       throw UsageProblem("input has " + count_text(input) + " elements; " + std::to_string(n) +
                          " ranks need " + std::to_string(output.view.count * std::uint64_t(n)));
-    auto device = on_device(call, object, {{&output, 1}, false, true}, {{&input, 1}, true, false}, device::Form::kSingle);
+    auto device = on_device(call, object, {{&output, 1}, false, true}, {{&input, 1}, true, false}, cuda::Form::kSingle);
     const Apart apart = find_shared({{&input, 1}, nullptr, output.view.bytes()}, {{&output, 1}}, endpoint_->rank());
     return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n), apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
@@ -435,7 +435,7 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     const bool is_even = n <= kMostEven && are_alike(output_bytes) && are_alike(input_bytes);
     auto device = on_device(call, input_object, {{&output, 1}, false, true, is_even ? nullptr : &output_bytes},
                             {{&input, 1}, true, false, is_even ? nullptr : &input_bytes},
-                            is_even ? device::Form::kSingle : device::Form::kList);
+                            is_even ? cuda::Form::kSingle : cuda::Form::kList);
     const Apart apart = find_shared({{&input, 1}, &input_bytes}, {{&output, 1}, &output_bytes}, endpoint_->rank());
     return [call, out = Places(output, output_bytes), in = Places(input, input_bytes, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);

@@ -30,19 +30,19 @@ void warn(const std::string& text) {
 void use_cuda(const nb::str& driver, const std::vector<nb::str>& compilers, const nb::str& cache_folder,
               nb::object warn_function) {
   warner() = std::move(warn_function);
-  device::use_cuda({path_of(driver), each_of(compilers, path_of), path_of(cache_folder)});
+  cuda::use_cuda({path_of(driver), each_of(compilers, path_of), path_of(cache_folder)});
 }
 
 void check_packable(const Tensor& tensor) {
-  if (device::can_be_packed(tensor.view)) [[likely]]
+  if (cuda::can_be_packed(tensor.view)) [[likely]]
     return;
-  throw UsageProblem("a tensor lies in pieces along more than " + std::to_string(device::kStridedDims) +
+  throw UsageProblem("a tensor lies in pieces along more than " + std::to_string(cuda::kStridedDims) +
                      " dimensions; pass tensor.contiguous()");
 }
 
-device::DeviceRank& RankEndpoint::device_rank(int ordinal) {
+cuda::DeviceRank& RankEndpoint::device_rank(int ordinal) {
   auto& rank = device_ranks_[ordinal];
-  if (!rank) rank = std::make_unique<device::DeviceRank>(*endpoint_, device::Gpu::at(ordinal), warn);
+  if (!rank) rank = std::make_unique<cuda::DeviceRank>(*endpoint_, cuda::Gpu::at(ordinal), warn);
   return *rank;
 }
 
@@ -53,26 +53,26 @@ std::size_t RankEndpoint::num_open_handles() const {
 }
 
 RankEndpoint::OnDevice RankEndpoint::make_device_operation(Call& call, nb::handle object, const Parts& first, const Parts& second,
-                                                           device::Form form) {
+                                                           cuda::Form form) {
   const int ordinal = first.tensors.front().device;
-  std::vector<device::Operand> operands;
+  std::vector<cuda::Operand> operands;
   for (const Parts* parts : {&first, &second}) {
     for (const Tensor& tensor : parts->tensors) {
       if (tensor.device != ordinal)
         throw UsageProblem("one tensor is on " + name_of(ordinal) + " and another on " + name_of(tensor.device) +
                            "; give tensors of one device");
       check_packable(tensor);
-      device::Operand operand{tensor.view, parts->is_read, parts->is_written, {}};
+      cuda::Operand operand{tensor.view, parts->is_read, parts->is_written, {}};
       if (parts->block_bytes != nullptr) operand.block_bytes.assign(parts->block_bytes->begin(), parts->block_bytes->end());
       operands.push_back(std::move(operand));
     }
   }
   call.is_on_device = true;
   try {
-    device::DeviceRank& rank = device_rank(ordinal);
-    auto* stream = static_cast<device::CudaStream>(current_stream(object, ordinal));
-    auto ready = std::make_shared<const device::Moment>(rank.gpu(), stream);
-    return std::make_shared<const device::DeviceOperation>(rank, std::move(ready), form, std::move(operands));
+    cuda::DeviceRank& rank = device_rank(ordinal);
+    auto* stream = static_cast<cuda::CudaStream>(current_stream(object, ordinal));
+    auto ready = std::make_shared<const cuda::Moment>(rank.gpu(), stream);
+    return std::make_shared<const cuda::DeviceOperation>(rank, std::move(ready), form, std::move(operands));
   } catch (const std::exception& problem) {  // no such GPU, a forked process, a captured stream
     throw UsageProblem(problem.what());
   }
@@ -80,7 +80,7 @@ RankEndpoint::OnDevice RankEndpoint::make_device_operation(Call& call, nb::handl
 
 std::vector<RankEndpoint::DeviceBatch> RankEndpoint::device_batches(nb::handle objects, const std::vector<Tensor>& tensors,
                                                                     const std::vector<Call>& calls) {
-  constexpr std::size_t kMostTensors = 32;  // their card must fit into a slot
+  constexpr std::size_t kMostTensors = 32;  // their description must fit into a slot
   std::vector<DeviceBatch> batches;
   for (const Tensor& tensor : tensors) {
     if (tensor.device != tensors.front().device)

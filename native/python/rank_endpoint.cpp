@@ -71,7 +71,7 @@ void RankEndpoint::close() {
     const nb::gil_scoped_release unlocked;
     if (has_pending && endpoint_->is_owner())
       set_fault(endpoint_->layout(), FaultKind::kPeerLeft, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(),
-                "closed with operations under way");
+                {"closed with operations under way"});
     lane_->close();
     mailbox_->close();
     if (device_mail_) device_mail_->close();
@@ -151,12 +151,12 @@ void RankEndpoint::intercept(const char* name, PyObject* const* values, Py_ssize
 
 void RankEndpoint::abort(const std::string& text) {
   const nb::gil_scoped_release unlocked;
-  set_fault(endpoint_->layout(), FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), text);
+  set_fault(endpoint_->layout(), FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {text});
 }
 
 void RankEndpoint::fail(const std::string& text) {
   const nb::gil_scoped_release unlocked;
-  set_fault(endpoint_->layout(), FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, text);
+  set_fault(endpoint_->layout(), FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, {text});
 }
 
 Call RankEndpoint::new_call(Operation operation, double timeout) {
@@ -173,13 +173,17 @@ Call RankEndpoint::new_call(Operation operation, double timeout) {
   return call;
 }
 
+// Facts of a call that was never made.
+static nb::object refusal_of(const char* kind, Operation operation, Seq seq, const std::string& text) {
+  Call call;
+  call.operation = operation;
+  return trouble_of(kind, call, seq, 0, nb::str(""), Trouble(FaultKind::kNone, -1, -1, 0, {text}, false));
+}
+
 void RankEndpoint::require_usable(Operation operation) {
   if (!is_closed_ && endpoint_->is_owner()) [[likely]]
     return;
-  nb::dict facts;
-  facts["kind"] = is_closed_ ? "closed" : "forked";
-  facts["operation"] = operation_name(operation);
-  const nb::object error = explain_(facts);
+  const nb::object error = explain_(refusal_of(is_closed_ ? "closed" : "forked", operation, 0, ""));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }
@@ -192,27 +196,12 @@ void RankEndpoint::check_root(int root) const {
                      (n == 1 ? " rank; give 0" : " ranks; give 0 to " + std::to_string(n - 1)));
 }
 
+static bool is_message(const Call& call) { return call.operation == Operation::kSend || call.operation == Operation::kRecv; }
+
 nb::object RankEndpoint::explain(const Call& call, double timeout, const Trouble& trouble) {
-  nb::dict facts;
-  facts["kind"] = fault_name(trouble.kind);
-  facts["operation"] = operation_name(call.operation);
-  facts["culprit"] = trouble.culprit;
-  facts["reporter"] = trouble.reporter;
-  const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kRecv;
-  facts["seq"] = is_message ? Seq{0} : endpoint_->seq();
-  facts["fault_seq"] = trouble.seq;  // the operation in which somebody noticed
-  facts["text"] = text_of(trouble.text);
-  facts["is_fatal"] = trouble.is_fatal;
-  facts["timeout_s"] = effective(timeout);
-  facts["root"] = call.root;
-  facts["dtype"] = dtype_name(call.dtype);
-  facts["device"] = call.is_on_device ? "cuda" : "cpu";
-  facts["place"] = location_text(endpoint_->layout(), endpoint_->rank(), call.location);
-  facts["tag"] = call.tag;
-  nb::list shape;
-  for (std::uint32_t i = 0; i < std::min<std::uint32_t>(call.num_dims, kShapeDims); ++i) shape.append(call.shape[i]);
-  facts["shape"] = shape;
-  return explain_(facts);
+  const nb::str location = location_text(endpoint_->layout(), endpoint_->rank(), call.location);
+  const Seq seq = is_message(call) ? Seq{0} : endpoint_->seq();
+  return explain_(trouble_of(fault_name(trouble.kind), call, seq, effective(timeout), location, trouble));
 }
 
 void RankEndpoint::raise(const Call& call, double timeout, const Trouble& trouble) {
@@ -221,8 +210,6 @@ void RankEndpoint::raise(const Call& call, double timeout, const Trouble& troubl
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }
-
-static bool is_message(const Call& call) { return call.operation == Operation::kSend || call.operation == Operation::kRecv; }
 
 void RankEndpoint::tell_refusal(const Call& call, const std::string& text) {
   if (is_message(call)) return;
@@ -239,12 +226,7 @@ void RankEndpoint::tell_refusal(const Call& call, const std::string& text) {
 
 void RankEndpoint::raise_usage(const Call& call, const std::string& text) {
   tell_refusal(call, text);
-  nb::dict facts;
-  facts["kind"] = "usage";
-  facts["operation"] = operation_name(call.operation);
-  facts["seq"] = is_message(call) ? Seq{0} : endpoint_->seq();
-  facts["text"] = text;
-  const nb::object error = explain_(facts);
+  const nb::object error = explain_(refusal_of("usage", call.operation, is_message(call) ? Seq{0} : endpoint_->seq(), text));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }

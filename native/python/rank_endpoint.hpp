@@ -16,8 +16,8 @@
 #include "../core/lane.hpp"
 #include "../core/mailbox.hpp"
 #include "../core/symmetric.hpp"
-#include "../device/messages.hpp"
-#include "../device/operation.hpp"
+#include "../cuda/messages.hpp"
+#include "../cuda/operation.hpp"
 #include "arguments.hpp"
 #include "call_site.hpp"
 #include "per_rank.hpp"
@@ -140,24 +140,24 @@ class RankEndpoint {
   auto prepare_or_tell(Call& call, const Prepare& prepare);
   nb::object message(Operation operation, const Arguments& args, int peer);
   nb::object device_message(Call call, nb::handle object, const Tensor& tensor, double timeout);
-  device::DeviceMail& device_mail();
-  using OnDevice = std::shared_ptr<const device::DeviceOperation>;
+  cuda::DeviceMail& device_mail();
+  using OnDevice = std::shared_ptr<const cuda::DeviceOperation>;
   // What to run instead of the host's collective; null for tensors of the host. `object` is one of the tensors.
   OnDevice on_device(Call& call, nb::handle object, const Parts& first, const Parts& second = {},
-                     device::Form form = device::Form::kList) {
+                     cuda::Form form = cuda::Form::kList) {
     const auto is_on_host = [](const Tensor& tensor) { return tensor.device == kHost; };
     if (std::ranges::all_of(first.tensors, is_on_host) && std::ranges::all_of(second.tensors, is_on_host)) [[likely]]
       return nullptr;
     return make_device_operation(call, object, first, second, form);
   }
-  OnDevice make_device_operation(Call& call, nb::handle object, const Parts& first, const Parts& second, device::Form form);
+  OnDevice make_device_operation(Call& call, nb::handle object, const Parts& first, const Parts& second, cuda::Form form);
   struct DeviceBatch {
     Call call;
     OnDevice operation;
   };
   // Neighbours of one type together; empty for tensors of the host.
   std::vector<DeviceBatch> device_batches(nb::handle objects, const std::vector<Tensor>& tensors, const std::vector<Call>& calls);
-  device::DeviceRank& device_rank(int ordinal);
+  cuda::DeviceRank& device_rank(int ordinal);
   nb::object self() { return nb::find(*this); }
   Call new_call(Operation operation, double timeout);
   void require_usable(Operation operation);
@@ -176,8 +176,8 @@ class RankEndpoint {
   std::shared_ptr<Endpoint> endpoint_;
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<Mailbox> mailbox_;
-  std::map<int, std::unique_ptr<device::DeviceRank>> device_ranks_;  // by the number of the GPU
-  std::unique_ptr<device::DeviceMail> device_mail_;  // from the first message of a GPU's tensor
+  std::map<int, std::unique_ptr<cuda::DeviceRank>> device_ranks_;  // by the number of the GPU
+  std::unique_ptr<cuda::DeviceMail> device_mail_;  // from the first message of a GPU's tensor
   const bool is_thread_;
   SymmetricMemory symmetric_;
   CallSites sites_;
@@ -195,12 +195,18 @@ class RankEndpoint {
 nb::str location_text(const Layout& layout, int rank, std::uint64_t number);
 // Text from shared memory, which may hold anything: what is not UTF-8 becomes a replacement character.
 nb::str text_of(const std::string& text);
-// The last operations and messages of a rank, oldest first.
-nb::dict records_of(const Layout& layout, int rank);
-// Why the group is broken, or None.
+// The facts below are objects of the classes in phalanx/engine/facts.py, whose fields have the same names.
+void import_facts();
+// RankRecords: the last operations and messages of a rank, oldest first.
+nb::object records_of(const Layout& layout, int rank);
+// FaultFacts: why the group is broken, or None.
 nb::object fault_of(const Layout& layout);
-// One dictionary per rank: whether it lives, what it called last, what it waits for.
+// A list of RankFacts: whether each rank lives, what it called last, what it waits for.
 nb::list snapshot_of(const Layout& layout, const std::function<std::int32_t(int)>& exit_status);
+// Trouble: why a call of this rank could not be finished. `kind` is a fault_name(), or "usage", "closed" or "forked" of a call
+// that was never made; `seq` is the number of its own operation, 0 of a message.
+nb::object trouble_of(const char* kind, const Call& call, Seq seq, double timeout_s, const nb::str& location,
+                      const Trouble& trouble);
 
 const char* operation_name(Operation operation) noexcept;
 const char* fault_name(FaultKind kind) noexcept;

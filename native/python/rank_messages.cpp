@@ -59,22 +59,22 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   }
 }
 
-device::DeviceMail& RankEndpoint::device_mail() {
-  if (!device_mail_) device_mail_ = std::make_unique<device::DeviceMail>(endpoint_, *mailbox_, warn);
+cuda::DeviceMail& RankEndpoint::device_mail() {
+  if (!device_mail_) device_mail_ = std::make_unique<cuda::DeviceMail>(endpoint_, *mailbox_, warn);
   return *device_mail_;
 }
 
 nb::object RankEndpoint::device_message(Call call, nb::handle object, const Tensor& tensor, double timeout) {
   check_packable(tensor);
-  std::shared_ptr<const device::Moment> ready;
+  std::shared_ptr<const cuda::Moment> ready;
   try {
-    device::Gpu& gpu = device::Gpu::at(tensor.device);
-    ready = std::make_shared<const device::Moment>(gpu, static_cast<device::CudaStream>(current_stream(object, tensor.device)));
+    cuda::Gpu& gpu = cuda::Gpu::at(tensor.device);
+    ready = std::make_shared<const cuda::Moment>(gpu, static_cast<cuda::CudaStream>(current_stream(object, tensor.device)));
     device_mail().rank_on(gpu);
   } catch (const std::exception& problem) {  // no such GPU, a forked process, a captured stream
     throw UsageProblem(problem.what());
   }
-  std::shared_ptr<device::DeviceMessage> message;
+  std::shared_ptr<cuda::DeviceMessage> message;
   {
     const Unlocked unlocked(Unlocked::When::kAtOnce);
     message = device_mail_->start(call, tensor.view, std::move(ready));

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdint>
 
-#include "../device/cuda_driver.hpp"
+#include "../cuda/cuda_driver.hpp"
 #include "writable_memory.hpp"
 
 namespace phalanx::python {
@@ -224,7 +224,7 @@ int device_of(nb::handle object, const DlTensor& t, const char* role) {
   if (t.device.device_type == kCpu || t.device.device_type == kPinned) [[likely]]
     return kHost;
   const bool is_virtual = is_admitted(t.device.device_type);
-  if (t.device.device_type == kCuda && device::is_cuda_used() && (!is_virtual || has_driver_memory)) return t.device.device_id;
+  if (t.device.device_type == kCuda && cuda::is_cuda_used() && (!is_virtual || has_driver_memory)) return t.device.device_id;
   if (is_virtual) return kHost;
   const std::string device = nb::cast<std::string>(nb::str(object.attr("device")));
   throw UsageProblem(std::string(role) + " is on device " + device + ", but this group moves CPU tensors only; " +

@@ -68,7 +68,7 @@ std::string problem_of(const Body& body) {
     throw;
   } catch (const phalanx::Trouble& trouble) {
     return "trouble of kind " + std::to_string(int(trouble.kind)) + ", culprit " + std::to_string(trouble.culprit) +
-           ", reporter " + std::to_string(trouble.reporter) + ": " + trouble.text;
+           ", reporter " + std::to_string(trouble.reporter) + ": " + trouble.detail.text;
   } catch (const std::exception& error) {
     return error.what();
   }

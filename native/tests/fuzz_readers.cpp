@@ -34,15 +34,13 @@ class Input {
 void read_all(const Layout& layout) {
   read_name(layout);
   if (const auto fault = read_fault(layout))
-    if (fault->kind > FaultKind::kCount || fault->culprit >= layout.num_ranks() || fault->reporter < -1) __builtin_trap();
+    if (fault->kind > FaultKind::kCount || fault->awaited > Awaited::kCount || fault->culprit >= layout.num_ranks() || fault->reporter < -1) __builtin_trap();
   int looks = 0;
   for (int rank = 0; rank < std::min(layout.num_ranks(), kMostRanksRead); ++rank) {
-    if (read_state(layout, rank) > MemberState::kCount) __builtin_trap();
-    const std::int32_t sleeps_for = read_sleeps_for(layout, rank);
-    if (sleeps_for < -1 || sleeps_for >= layout.num_ranks()) __builtin_trap();
-    const Seq arrived = layout.progress(rank).arrived.load();
-    for (const auto& facts : {read_entry_of(layout, rank, arrived, looks), read_entry_of(layout, rank, arrived + 1, looks),
-                              read_entry(layout, rank, layout.mail_journal(rank))})
+    const RankFacts seen = read_rank(layout, rank, 0, looks);
+    if (seen.state > MemberState::kCount) __builtin_trap();
+    if (seen.sleeps_for < -1 || seen.sleeps_for >= layout.num_ranks()) __builtin_trap();
+    for (const auto& facts : {seen.entry, seen.begun, seen.mail})
       if (facts && (facts->root < -1 || facts->root >= layout.num_ranks())) __builtin_trap();
     for (const auto& entries : {read_operations(layout, rank), read_messages(layout, rank)}) {
       if (entries.size() > kJournalEntries) __builtin_trap();

@@ -145,7 +145,7 @@ class PlainCollectives {
     CHECK_EQUAL(int(trouble.kind), int(FaultKind::kPeerFailed));
     CHECK_EQUAL(trouble.culprit, refuser);
     CHECK(!trouble.is_fatal);
-    CHECK_EQUAL(trouble.text, "bad " + std::to_string(id_));
+    CHECK_EQUAL(trouble.detail.text, "bad " + std::to_string(id_));
   }
 
   // The next operation, any of them, drawn from numbers that all ranks share.

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdlib>
 
-#include "../device/gpu.hpp"
+#include "../cuda/gpu.hpp"
 #include "check.hpp"
 
 namespace simulated {
@@ -14,7 +14,7 @@ using namespace phalanx;
 inline void require_driver() {
   const char* path = std::getenv("PHALANX_CUDA_DRIVER");
   if (path == nullptr) throw check::Skipped("PHALANX_CUDA_DRIVER names no simulated driver");
-  device::use_cuda({path, {path}, ""});
+  cuda::use_cuda({path, {path}, ""});
 }
 
 // A variable of the simulated driver while it lives.
@@ -28,10 +28,10 @@ class Setting {
 };
 
 // Kept until the process ends, or it is freed.
-inline std::byte* device_memory(device::Gpu& gpu, std::size_t bytes) {
-  const device::Current current(gpu);
-  device::CudaPointer address = 0;
-  device::cuda().check(device::cuda().allocate(&address, std::max<std::size_t>(bytes, 1)), "take memory");
+inline std::byte* device_memory(cuda::Gpu& gpu, std::size_t bytes) {
+  const cuda::Current current(gpu);
+  cuda::CudaPointer address = 0;
+  cuda::cuda_driver().check(cuda::cuda_driver().allocate(&address, std::max<std::size_t>(bytes, 1)), "take memory");
   return std::bit_cast<std::byte*>(address);
 }
 

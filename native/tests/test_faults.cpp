@@ -148,7 +148,7 @@ TEST(a_rank_that_only_refuses_does_not_run_away) {
       if (endpoint->rank() == 1) {
         endpoint->refuse(call_of(Operation::kAllReduce, 5), "no " + std::to_string(i));
       } else {
-        CHECK_EQUAL(trouble_of([&] { all_reduce_of(*endpoint, 5); }, 10).text, "no " + std::to_string(i));
+        CHECK_EQUAL(trouble_of([&] { all_reduce_of(*endpoint, 5); }, 10).detail.text, "no " + std::to_string(i));
       }
     }
   });
@@ -180,12 +180,12 @@ TEST(an_abort_from_outside_ends_every_wait) {
   run_threads(small_shape(3), [](const EndpointPtr& endpoint) {
     if (endpoint->rank() == 2) {
       wait_until([&] { return endpoint->layout().header().sleepers.load() == 2; });
-      set_fault(endpoint->layout(), FaultKind::kAborted, -1, kLauncher, 0, "enough");
+      set_fault(endpoint->layout(), FaultKind::kAborted, -1, kLauncher, 0, {"enough"});
       return;
     }
     const Trouble trouble = trouble_of([&] { all_reduce_of(*endpoint, 9000); });
     CHECK_EQUAL(int(trouble.kind), int(FaultKind::kAborted));
-    CHECK_EQUAL(trouble.text, "enough");
+    CHECK_EQUAL(trouble.detail.text, "enough");
   });
 }
 
@@ -196,11 +196,11 @@ TEST(an_abort_of_the_ancestor_ends_waits_in_its_descendants) {
     endpoint->watch(ancestor);
     if (endpoint->rank() == 1) {
       wait_until([&] { return endpoint->layout().header().sleepers.load() == 1; });
-      set_fault(ancestor->layout(), FaultKind::kAborted, -1, kLauncher, 0, "enough");
+      set_fault(ancestor->layout(), FaultKind::kAborted, -1, kLauncher, 0, {"enough"});
       wait_until([&] { return endpoint->layout().header().sleepers.load() == 0; });
       return;
     }
-    CHECK_EQUAL(trouble_of([&] { barrier(*endpoint, call_of(Operation::kBarrier)); }).text, "enough");
+    CHECK_EQUAL(trouble_of([&] { barrier(*endpoint, call_of(Operation::kBarrier)); }).detail.text, "enough");
   });
 }
 
@@ -220,8 +220,8 @@ TEST(an_interruption_ends_the_operation_on_all_ranks) {
 TEST(the_first_fault_stays) {
   run_threads(small_shape(4), [](const EndpointPtr& endpoint) {
     const auto text = "by " + std::to_string(endpoint->rank());
-    const Trouble trouble = trouble_of([&] { endpoint->fail(FaultKind::kAborted, endpoint->rank(), text); });
-    CHECK_EQUAL(trouble.text, "by " + std::to_string(trouble.culprit));
-    CHECK_EQUAL(trouble_of([&] { endpoint->throw_if_faulty(); }).text, trouble.text);
+    const Trouble trouble = trouble_of([&] { endpoint->fail(FaultKind::kAborted, endpoint->rank(), {text}); });
+    CHECK_EQUAL(trouble.detail.text, "by " + std::to_string(trouble.culprit));
+    CHECK_EQUAL(trouble_of([&] { endpoint->throw_if_faulty(); }).detail.text, trouble.detail.text);
   });
 }

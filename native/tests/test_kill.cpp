@@ -178,7 +178,7 @@ TEST(killed_at_any_instruction_of_setting_a_fault) {
   for (std::size_t i = 0; i < 60; ++i) counts.push_back(i * (kIsSanitized ? 12 : 6));
   kill_by_instructions([](const EndpointPtr& endpoint) { barrier(*endpoint, call_of(Operation::kBarrier)); },
                        [](const EndpointPtr& endpoint) {
-                         set_fault(endpoint->layout(), FaultKind::kAborted, kVictim, kVictim, 1, "stop");
+                         set_fault(endpoint->layout(), FaultKind::kAborted, kVictim, kVictim, 1, {"stop"});
                          wait_until([] { return false; });
                        },
                        counts, true);

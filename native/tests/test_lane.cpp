@@ -109,7 +109,7 @@ TEST(closing_ends_what_is_queued_once_there_is_a_fault) {
   Lane lane(pair.first);
   std::vector<std::shared_ptr<Ticket>> tickets;
   for (int i = 0; i < 10; ++i) tickets.push_back(lane.submit(barrier_within(20)));
-  set_fault(pair.first->layout(), FaultKind::kAborted, 0, 0, 0, "over");
+  set_fault(pair.first->layout(), FaultKind::kAborted, 0, 0, 0, {"over"});
   const std::int64_t start = monotonic_ns();
   lane.close();
   CHECK(check::seconds_since(start) < 1);

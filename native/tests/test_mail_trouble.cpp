@@ -109,12 +109,12 @@ TEST(a_fault_ends_every_wait_at_once) {
   pair.second->mailbox().detach(detached);
   std::thread aborting([&] {
     wait_until([&] { return pair.second_endpoint->layout().mail_bell(1).sleepers.load() == 2; });
-    set_fault(pair.second_endpoint->layout(), FaultKind::kAborted, -1, kLauncher, 0, "stop");
+    set_fault(pair.second_endpoint->layout(), FaultKind::kAborted, -1, kLauncher, 0, {"stop"});
   });
   const Trouble trouble = trouble_of([&] { pair.second->receive(0, 1, data); }, 2);
   aborting.join();
   CHECK_EQUAL(int(trouble.kind), int(FaultKind::kAborted));
-  CHECK_EQUAL(trouble.text, "stop");
+  CHECK_EQUAL(trouble.detail.text, "stop");
   wait_until([&] { return detached->is_done.load(); }, 2);
   CHECK(detached->trouble && detached->trouble->kind == FaultKind::kAborted);
 }

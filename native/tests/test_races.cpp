@@ -1,5 +1,5 @@
 // The race detector of virtual devices: what it finds, and what it leaves alone.
-#include "../../src/phalanx/devices/native/races.hpp"
+#include "../../src/phalanx/virtual_gpus/native/races.hpp"
 
 #include <sys/wait.h>
 

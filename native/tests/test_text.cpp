@@ -47,7 +47,7 @@ TEST(faults_names_and_source_lines_are_cut_between_characters) {
   const auto endpoint = endpoint_on(segment, 0);
   const Layout& layout = endpoint->layout();
   CHECK(is_whole(layout.header().name));
-  set_fault(layout, FaultKind::kAborted, 0, 0, 1, kLong);
+  set_fault(layout, FaultKind::kAborted, 0, 0, 1, {kLong});
   CHECK(is_whole(layout.header().fault.text));
   CHECK(std::string_view(layout.header().fault.text).size() > sizeof(Fault::text) - 5);
   const std::string line = read_location(layout, 0, endpoint->journal().add_location("/" + kLong + ".py:7"));

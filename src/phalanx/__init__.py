@@ -1,4 +1,4 @@
-"""Distributed PyTorch on the machine in front of you.
+"""Run distributed PyTorch on one machine.
 
 import phalanx
 
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from phalanx import devices
     from phalanx.collectives import Group, ReduceOp, Work
-    from phalanx.devices.set_up import virtual_devices
     from phalanx.errors import (
         AbortedError,
         BuildError,
@@ -41,10 +40,11 @@ if TYPE_CHECKING:
     from phalanx.groups.tracing import trace
     from phalanx.launch.spawn import spawn
     from phalanx.stand_in import is_stand_in, stand_in_for
+    from phalanx.virtual_gpus.set_up import virtual_devices
 
 _HOMES = {
     "phalanx.collectives": ("Group", "ReduceOp", "Work"),
-    "phalanx.devices.set_up": ("virtual_devices",),
+    "phalanx.virtual_gpus.set_up": ("virtual_devices",),
     "phalanx.errors": (
         "AbortedError",
         "BuildError",
@@ -103,7 +103,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import phalanx` costs nothing and needs no torch."""
+    """Import a public name when it is first used, so that `import phalanx` is fast and needs no torch."""
     if name == "devices":
         return importlib.import_module("phalanx.devices")
     if name not in _HOME_OF:

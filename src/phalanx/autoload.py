@@ -1,7 +1,7 @@
-"""What `import torch` runs when the environment asks for virtual GPUs or for a backend to be stood in for.
+"""Set up virtual GPUs and stand-ins when `import torch` runs, if the environment asks for them.
 
-Registered as an entry point of the group "torch.backends". Keep it small: every `import torch` in an environment with
-phalanx pays for it.
+It is registered as an entry point of the group "torch.backends". Keep it small: every `import torch` in an environment
+with phalanx waits for it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ def set_up_from_environment() -> None:
         num_devices, names = settings.virtual_gpus(), settings.stood_in_for()
         if num_devices:
             variable = f"PHALANX_VIRTUAL_GPUS={num_devices}: "
-            from phalanx.devices.set_up import virtual_devices
+            # Here, and below: most programs do not ask for it, and should not wait for these imports.
+            from phalanx.virtual_gpus.set_up import virtual_devices
 
             virtual_devices(num_devices, face="cuda")
         if names:
+            # As above.
             from phalanx.stand_in import stand_in_for
 
             for name in names:

@@ -1,4 +1,4 @@
-"""What a group can do."""
+"""The Group protocol: what every group can do."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol
 
-from phalanx.operations import AnyReduceOp, PremulSum, ReduceOp, Tensor, TensorOperations, Timeout, Work
+from phalanx.operations import AnyReduceOp, PremulSum, ReduceOp, Tensor, TensorOperations, Timeout, Work, seconds_of
 
-__all__ = ["AnyReduceOp", "Group", "PremulSum", "ReduceOp", "Timeout", "Work"]
+__all__ = ["AnyReduceOp", "Group", "LocalGroup", "PremulSum", "ReduceOp", "Timeout", "Work", "seconds_of"]
 
 
 class Group(TensorOperations, Protocol):
-    """Ranks that work together. Each rank holds an object of its own; several threads may share it.
+    """Ranks that communicate with each other. Each rank holds its own object; several threads may share it.
 
-    Its operations on tensors are in TensorOperations.
+    TensorOperations has the operations on tensors.
     """
 
     @property
     def rank(self) -> int:
-        """This rank, from 0."""
+        """The number of this rank, from 0."""
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     @property
     def name(self) -> str:
@@ -32,14 +32,18 @@ class Group(TensorOperations, Protocol):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The members as ranks of the parent group, in the order of this one."""
+        """The number of each member in the parent group, in the order of this group."""
 
     @property
     def timeout_s(self) -> float:
-        """How long operations wait unless told otherwise."""
+        """The timeout of operations that have none of their own."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this rank has left the group."""
 
     def set_timeout(self, timeout_s: float | timedelta) -> None:
-        """Set how long operations without a timeout of their own may take."""
+        """Set the timeout of operations that have none of their own."""
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value, in rank order."""
@@ -60,24 +64,61 @@ class Group(TensorOperations, Protocol):
         """Launch the calls inside a `with` block together."""
 
     def split(self, ranks: Sequence[int], *, name: str | None = ..., timeout_s: Timeout = ...) -> Group | None:
-        """Make a group of some of the ranks."""
+        """Make a group of some of the ranks. Only its members need to call this."""
 
     def split_by_color(
         self, color: int | None, key: int = ..., *, name: str | None = ..., timeout_s: Timeout = ...
     ) -> Group | None:
-        """Make one group per color."""
+        """Make one group per color. Every rank must call this."""
 
     def merge(self, place: str, size: int, *, name: str | None = ..., timeout_s: Timeout = ...) -> Group:
-        """Become one group with others that meet at the same place."""
+        """Make one group of all ranks that call this with the same place, `size` in all."""
 
     def shrink(self, *, without: Sequence[int] = ..., timeout_s: Timeout = ...) -> Group:
-        """Make a group of the ranks that are left."""
+        """Make a group of the ranks that are still alive. Every survivor must call this."""
 
     def abort(self, reason: str = ...) -> None:
-        """Break the group for everybody, at once."""
+        """Break the group: every rank that waits in it gets an AbortedError at once."""
 
     def close(self) -> None:
-        """Leave the group."""
+        """Wait for operations under way, then leave the group."""
 
     def __enter__(self) -> Group: ...
     def __exit__(self, *exception: object) -> None: ...
+
+
+class LocalGroup(Group, Protocol):
+    """A group whose ranks share memory: what the rest of phalanx needs of it, beyond what programs use."""
+
+    @property
+    def nonce(self) -> bytes:
+        """What tells this group from all others."""
+
+    def refuse(self, operation: str, text: str) -> BaseException:
+        """Tell peers in the same operation that this rank's arguments were refused, and return the error to raise."""
+
+    def fail(self, text: str) -> None:
+        """Break the group because this rank has raised."""
+
+    def watch(self, ancestor: LocalGroup) -> None:
+        """Break when a launcher breaks the ancestor."""
+
+    def drain(self) -> None:
+        """Wait for operations under way."""
+
+    def leave(self) -> None:
+        """Leave the group at once; operations under way fail."""
+
+    def split(self, ranks: Sequence[int], *, name: str | None = ..., timeout_s: Timeout = ...) -> LocalGroup | None:
+        """Make a group of some of the ranks."""
+
+    def split_by_color(
+        self, color: int | None, key: int = ..., *, name: str | None = ..., timeout_s: Timeout = ...
+    ) -> LocalGroup | None:
+        """Make one group per color."""
+
+    def merge(self, place: str, size: int, *, name: str | None = ..., timeout_s: Timeout = ...) -> LocalGroup:
+        """Become one group with others that meet at the same place."""
+
+    def shrink(self, *, without: Sequence[int] = ..., timeout_s: Timeout = ...) -> LocalGroup:
+        """Make a group of the ranks that are left."""

@@ -1,19 +1,19 @@
-"""Every exception phalanx raises.
+"""The exceptions that phalanx raises.
 
 PhalanxError
-├── UsageError              the caller's mistake, noticed before anything was sent   (also a ValueError)
+├── UsageError              your call is wrong, and nothing was sent                 (also a ValueError)
 │   └── ClosedError         the group was closed before this call
-├── MismatchError           ranks called different things
-├── OperationTimeoutError   somebody did not come in time                            (also a TimeoutError)
+├── MismatchError           ranks made different calls
+├── OperationTimeoutError   a rank did not come in time                              (also a TimeoutError)
 ├── PeerError               another rank can't go on
 │   ├── PeerDiedError       its process ended
 │   ├── PeerFailedError     it raised an exception, or its arguments were refused
 │   └── PeerLeftError       it closed the group
-├── AbortedError            somebody called abort()
-├── SharedMemoryError       the machine has not enough memory                        (also a MemoryError)
-├── RankFailedError         a rank started by spawn() failed and its own exception can't be shown as itself
+├── AbortedError            a rank called abort()
+├── SharedMemoryError       there is not enough memory                               (also a MemoryError)
+├── RankFailedError         a rank of spawn() failed, and spawn() can't raise the rank's own exception
 ├── BuildError              the native part of virtual devices could not be built or loaded
-├── RaceError               two streams of virtual devices touched the same memory, and nothing orders them
+├── RaceError               two streams of virtual devices used the same memory, and neither waited for the other
 └── InternalError           a bug in phalanx
 """
 
@@ -23,16 +23,16 @@ from typing import Any
 
 
 class PhalanxError(RuntimeError):
-    """Something phalanx could not do. The first line of the text alone is enough for a log.
+    """The base class of all errors of phalanx. The first line of the text is enough for a log.
 
     Attributes:
-        group: Name of the group, or "".
-        rank: The rank that raises, or None outside a group.
-        num_ranks: Size of the group, or None outside one.
-        operation: What was called, such as "all_reduce", or "".
-        sequence: Running number of the operation in its group, or None.
-        culprits: The ranks because of whom it failed, as far as they are known.
-        verdict: What they did, in a word or two, such as "late", "left" or "different shape"; "" when nobody knows.
+        group: The name of the group, or "".
+        rank: The rank that raises the error, or None outside a group.
+        num_ranks: The size of the group, or None outside a group.
+        operation: The name of the operation, such as "all_reduce", or "".
+        sequence: The running number of the operation in its group, or None.
+        culprits: The ranks that caused the error, as far as they are known.
+        verdict: What the culprits did, in a word or two, such as "late", "left" or "different shape"; "" if unknown.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ def _rebuild(kind: type[PhalanxError], message: str, attributes: dict[str, Any])
 
 
 class UsageError(PhalanxError, ValueError):
-    """The caller's mistake. Nothing was sent; peers in the same operation get a PeerFailedError."""
+    """Your call is wrong. Nothing was sent, and peers in the same operation get a PeerFailedError."""
 
 
 class ClosedError(UsageError):
-    """The group was closed, or belongs to the process this one was forked from."""
+    """The group is closed, or it belongs to the process that this one was forked from."""
 
 
 class MismatchError(PhalanxError):
-    """Ranks called different operations, or the same with different shapes, dtypes or roots."""
+    """Ranks called different operations, or the same operation with different shapes, dtypes or roots."""
 
 
 class OperationTimeoutError(PhalanxError, TimeoutError):
-    """An operation was not finished by its deadline. `culprits` are the ranks that had not come."""
+    """An operation did not finish before its deadline. `culprits` are the ranks that did not come."""
 
 
 class PeerError(PhalanxError):
@@ -90,7 +90,7 @@ class PeerDiedError(PeerError):
     """The process of a peer ended without closing the group.
 
     Attributes:
-        exit_code: Its exit code, or None when a signal ended it or nobody knows.
+        exit_code: Its exit code, or None if a signal ended it or the exit code is not known.
         signal: The number of the signal that ended it, or None.
     """
 
@@ -99,23 +99,23 @@ class PeerDiedError(PeerError):
 
 
 class PeerFailedError(PeerError):
-    """A peer raised an exception, or its arguments to this very operation were refused."""
+    """A peer raised an exception, or phalanx refused its arguments to the same operation."""
 
 
 class PeerLeftError(PeerError):
-    """A peer closed the group while others still used it."""
+    """A peer closed the group while this rank still needed it."""
 
 
 class AbortedError(PhalanxError):
-    """The group was aborted, here or by a peer."""
+    """This rank or a peer aborted the group."""
 
 
 class SharedMemoryError(PhalanxError, MemoryError):
-    """The machine has not enough memory.
+    """There is not enough memory.
 
     Attributes:
-        needed_bytes: What was asked for.
-        available_bytes: What memory and control-group limits leave.
+        needed_bytes: How much memory phalanx needs.
+        available_bytes: How much the machine and the limits of the control group leave.
     """
 
     needed_bytes: int = 0
@@ -123,7 +123,7 @@ class SharedMemoryError(PhalanxError, MemoryError):
 
 
 class RankFailedError(PhalanxError):
-    """A rank started by spawn() ended without a result.
+    """A rank of spawn() ended without a result.
 
     Attributes:
         exit_code: Its exit code, or None.
@@ -135,26 +135,26 @@ class RankFailedError(PhalanxError):
 
 
 class BuildError(PhalanxError):
-    """The native part of virtual devices could not be built on this machine, or what was built can't be used.
+    """The native part of virtual devices could not be built on this machine, or can't be loaded.
 
     Attributes:
-        log: File with all that the compiler said, or "".
+        log: The file with the output of the compiler, or "".
     """
 
     log: str = ""
 
 
 class RaceError(PhalanxError):
-    """Two streams of virtual devices touched the same memory, and nothing orders the second behind the first.
+    """Two streams of virtual devices used the same memory, and neither waited for the other.
 
     Attributes:
-        device: Index of the device whose memory it is, or None.
-        first_operation: What came first, such as "aten::add_".
-        first_line: Where it was called, as "train.py:61", or "".
-        first_stream: Number of its stream; 0 is the default stream.
-        second_operation: What came without waiting for it.
-        second_line: Where that was called.
-        second_stream: Number of its stream.
+        device: The index of the device that has the memory, or None.
+        first_operation: The earlier operation, such as "aten::add_".
+        first_line: Where it was called, such as "train.py:61", or "".
+        first_stream: The number of its stream; 0 is the default stream.
+        second_operation: The later operation, which did not wait for the earlier one.
+        second_line: Where it was called.
+        second_stream: The number of its stream.
     """
 
     device: int | None = None
@@ -167,4 +167,4 @@ class RaceError(PhalanxError):
 
 
 class InternalError(PhalanxError):
-    """A bug in phalanx: please report it with this text."""
+    """A bug in phalanx. Please report it, with the text of the error."""

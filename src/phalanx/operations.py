@@ -1,4 +1,4 @@
-"""Operations on tensors as all groups have them: how values are reduced, what can be called, what is under way."""
+"""The operations on tensors that all groups share: ReduceOp, TensorOperations, Work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
+
+from phalanx.errors import UsageError
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -20,8 +22,22 @@ else:
 Timeout: TypeAlias = "float | timedelta | None"
 
 
+def seconds_of(timeout_s: Timeout, default: float) -> float:
+    """Return a limit in seconds; the default when there is none.
+
+    Raises:
+        UsageError: It is not positive.
+    """
+    if timeout_s is None:
+        return default
+    value = timeout_s.total_seconds() if isinstance(timeout_s, timedelta) else float(timeout_s)
+    if not value > 0:
+        raise UsageError(f"a timeout of {value} s is not possible; give a positive number")
+    return value
+
+
 class ReduceOp(IntEnum):
-    """How values of several ranks become one. The numbers are the engine's."""
+    """How the values of all ranks are combined. The engine uses the same numbers."""
 
     SUM = 0
     AVG = 1
@@ -40,7 +56,7 @@ class ReduceOp(IntEnum):
 
 @dataclass(frozen=True)
 class PremulSum:
-    """A sum of values that each rank multiplies by a factor of its own."""
+    """A sum in which each rank first multiplies its values by its own factor."""
 
     factor: float
 
@@ -50,31 +66,32 @@ AnyReduceOp: TypeAlias = "ReduceOp | PremulSum"
 
 @runtime_checkable
 class Work(Protocol):
-    """An operation under way."""
+    """An asynchronous operation."""
 
     def wait(self, timeout_s: Timeout = None) -> None:
-        """Block until it is done.
+        """Block until the operation is done.
 
         Raises:
-            OperationTimeoutError: It is not done in time; it goes on.
-            PhalanxError: It failed.
+            OperationTimeoutError: It is not done in time. The operation goes on.
+            PhalanxError: The operation failed.
         """
 
     def done(self) -> bool:
-        """Tell whether it has ended, well or not."""
+        """Tell whether the operation has ended, with or without an error."""
 
     def exception(self) -> BaseException | None:
-        """Return why it failed; None while it runs or when it went well."""
+        """Return the error of the operation; None while it runs or if it succeeded."""
 
     def result(self) -> Any:
-        """Wait, then return the tensors it filled."""
+        """Wait for the operation, then return the tensors that it filled."""
 
 
 class TensorOperations(Protocol):
     """The collectives and messages of a group.
 
-    Every operation takes `timeout_s` (seconds or a timedelta; the group's own when not given) and `async_op`. Blocking
-    calls return None, `recv` the source; with `async_op=True` they return a Work. All raise PhalanxError.
+    Every operation takes `timeout_s` (seconds or a timedelta; the default is the group's timeout) and `async_op`. With
+    `async_op=True` it returns a Work. Otherwise it blocks and returns None; `recv` returns the source. All operations
+    raise PhalanxError.
     """
 
     @overload

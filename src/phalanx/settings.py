@@ -1,6 +1,6 @@
-"""What the environment says: the only place that reads it.
+"""The environment variables: this is the only module that reads them.
 
-An argument beats the environment, the environment beats the default.
+An argument takes precedence over a variable, and a variable over the default.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STOOD_IN_FOR: tuple[StoodInFor, ...] = get_args(StoodInFor)
 
 @dataclass(frozen=True)
 class Settings:
-    """Values a user may change.
+    """Settings that a user may change.
 
     Attributes:
         timeout_s: How long an operation waits for its peers (PHALANX_TIMEOUT_S).
-        grace_s: How long ranks may take to end by themselves after one failed (PHALANX_GRACE_S).
+        grace_s: How long ranks have to end by themselves after one of them has failed (PHALANX_GRACE_S).
     """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -52,23 +52,23 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 
 
 def copy_environment(**changes: str) -> dict[str, str]:
-    """Return all variables, for a process to be started."""
+    """Return all variables with some changes, for a new process."""
     return {**os.environ, **changes}
 
 
 def set_environment(**changes: str) -> None:
-    """Set variables of this process, for code that reads them itself."""
+    """Set variables of this process, for other code that reads them."""
     os.environ.update(changes)
 
 
 def set_environment_defaults(**defaults: str) -> None:
-    """Set variables of this process that nobody has set."""
+    """Set variables of this process, unless they are already set."""
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
-    """Make these the variables of this process: a forked rank takes over those of its caller."""
+    """Replace all variables of this process: a forked rank gets those of its caller."""
     for name in [name for name in os.environ if name not in environment]:
         del os.environ[name]
     for name, value in environment.items():
@@ -77,7 +77,7 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def torch_threads(default: int) -> int:
-    """Return how many threads torch shall use in a rank: OMP_NUM_THREADS, as everywhere, else the default."""
+    """Return how many threads torch uses in a rank: OMP_NUM_THREADS, or the default if that is not set."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdigit() and int(text) > 0 else default
 
@@ -97,12 +97,12 @@ def _positive(environment: Mapping[str, str], name: str, default: float) -> floa
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a launcher put this process.
+    """The rank that a launcher gave to this process.
 
     Attributes:
-        rank: Number of this process among all.
-        size: How many there are.
-        meeting: A name that all of them, and nobody else, derive from the environment.
+        rank: The number of this process.
+        size: The number of ranks.
+        meeting: A name that all ranks of the job, and no others, derive from the environment.
     """
 
     rank: int
@@ -111,11 +111,11 @@ class Placement:
 
 
 def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> Placement | None:
-    """Read what torchrun or mpiexec told this process; None when nothing did.
+    """Read the variables that torchrun or mpiexec set for this process; return None if there are none.
 
     Args:
         environment: The variables to read.
-        parent: Process id of the launcher's local agent, which tells jobs of one mpiexec from another's.
+        parent: Process id of the launcher's local agent, which differs between two jobs of mpiexec.
 
     Raises:
         UsageError: The variables contradict each other.
@@ -131,19 +131,19 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
     if "PMI_RANK" in environment:
         return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
     if "PMIX_RANK" in environment:
-        raise UsageError("the launcher says PMIX_RANK but not how many ranks there are; start with mpirun or mpiexec")
+        raise UsageError("the launcher sets PMIX_RANK but not the number of ranks; start with mpirun or mpiexec")
     return None
 
 
 def set_placement(rank: int, size: int, port: int, store: str) -> None:
-    """Set what torchrun tells a rank of one host, for code that finds its place by itself.
+    """Set the variables that torchrun sets for a rank, for code that reads them.
 
-    What a torchrun further out has told is taken away: its ranks are others, and its agent keeps no store for these.
+    If this program itself runs under torchrun, remove the variables of that job: its ranks are different ones.
 
     Args:
-        rank: Number of this process among all.
-        size: How many there are.
-        port: That no other world has; 0 when there is none.
+        rank: The number of this process.
+        size: The number of ranks.
+        port: A port number that no other world has; 0 for none.
         store: Where torch's store is, as "name:path".
     """
     for name in [name for name in os.environ if name.startswith("TORCHELASTIC_") or name == "MASTER_PORT"]:
@@ -153,10 +153,10 @@ def set_placement(rank: int, size: int, port: int, store: str) -> None:
 
 
 def master_variables(port: int, store: str) -> dict[str, str]:
-    """Return the variables that say where ranks of one host meet.
+    """Return the variables that tell torch where the ranks meet.
 
     Args:
-        port: That no other world has; 0 when there is none.
+        port: A port number that no other world has; 0 for none.
         store: Where torch's store is, as "name:path".
     """
     port_text = {"MASTER_PORT": str(port)} if port else {}
@@ -164,9 +164,9 @@ def master_variables(port: int, store: str) -> dict[str, str]:
 
 
 def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return where the launcher keeps a store for torch (PHALANX_STORE), as "name:path"; None when it keeps none.
+    """Return where the launcher keeps a store for torch (PHALANX_STORE), as "name:path"; None if there is none.
 
-    A program that has set MASTER_ADDR or MASTER_PORT since wants to meet elsewhere.
+    If the program has changed MASTER_ADDR or MASTER_PORT, it uses its own store, and this returns None.
     """
     address, _, rest = environment.get("PHALANX_STORE", "").partition(":")
     port, _, store = rest.partition(":")
@@ -181,43 +181,43 @@ def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, m
         rank, size = -1, 0
     if not 0 <= rank < size:
         given = f"{rank_name}={environment.get(rank_name)} {size_name}={environment.get(size_name)}"
-        raise UsageError(f"the environment says {given}; the rank must be from 0 to the size less 1")
+        raise UsageError(f"the environment has {given}; the rank must be at least 0 and less than the size")
     return Placement(rank, size, f"{meeting}:{size}")
 
 
 def cache_folder() -> Path:
-    """Return where things that can be made again may be kept (XDG_CACHE_HOME)."""
+    """Return the folder for caches (XDG_CACHE_HOME)."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "phalanx"
 
 
 def trace_folder() -> Path | None:
-    """Return where ranks shall write down all they do (PHALANX_TRACE); None when they shall not."""
+    """Return the folder in which ranks record their operations (PHALANX_TRACE), or None."""
     folder = os.environ.get("PHALANX_TRACE")
     return Path(folder) if folder else None
 
 
 def terminal_desk() -> str:
-    """Return where ranks ask for the terminal (PHALANX_TERMINAL, set by `phalanx run`); empty when nobody lends it."""
+    """Return where ranks ask for the terminal (PHALANX_TERMINAL, set by `phalanx run`); empty if they can't."""
     return os.environ.get("PHALANX_TERMINAL", "")
 
 
 def record_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where flight records of failed jobs are kept (PHALANX_RECORD_DIR)."""
+    """Return the folder for flight records of failed jobs (PHALANX_RECORD_DIR)."""
     given = environment.get("PHALANX_RECORD_DIR")
     return Path(given) if given else cache_folder() / "records"
 
 
 def compiler_command() -> str:
-    """Return the C++ compiler the user wants (CXX), perhaps with arguments; empty when any will do."""
+    """Return the C++ compiler that the user has chosen (CXX), perhaps with arguments; empty if none."""
     return os.environ.get("CXX", "").strip()
 
 
 def virtual_gpus(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many virtual GPUs `import torch` shall set up (PHALANX_VIRTUAL_GPUS); 0 for none.
+    """Return how many virtual GPUs `import torch` sets up (PHALANX_VIRTUAL_GPUS); 0 for none.
 
     Raises:
-        UsageError: The variable holds no such number.
+        UsageError: The variable is not a number from 0 to 64.
     """
     text = environment.get("PHALANX_VIRTUAL_GPUS", "").strip()
     if not text:
@@ -230,15 +230,15 @@ def virtual_gpus(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def virtual_memory(environment: Mapping[str, str] = os.environ) -> str:
-    """Return how much memory a virtual device has unless told otherwise (PHALANX_VIRTUAL_MEMORY), as text."""
+    """Return the default memory of a virtual device (PHALANX_VIRTUAL_MEMORY), as text."""
     return environment.get("PHALANX_VIRTUAL_MEMORY", "").strip() or DEFAULT_VIRTUAL_MEMORY
 
 
 def races(environment: Mapping[str, str] = os.environ) -> Races:
-    """Return what shall happen to races of virtual devices unless told otherwise (PHALANX_RACES).
+    """Return the default mode of the race detector (PHALANX_RACES).
 
     Raises:
-        UsageError: The variable says something else.
+        UsageError: The variable has another value.
     """
     text = environment.get("PHALANX_RACES", "").strip() or "off"
     for choice in RACES:
@@ -248,9 +248,9 @@ def races(environment: Mapping[str, str] = os.environ) -> Races:
 
 
 def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFor, ...]:
-    """Return the backends of torch that `import torch` shall have phalanx stand in for (PHALANX_STAND_IN).
+    """Return the backends that phalanx stands in for after `import torch` (PHALANX_STAND_IN).
 
-    With virtual GPUs that is "nccl" unless the variable is there; "none" says none.
+    With virtual GPUs the default is "nccl". The value "none" means no backend.
 
     Raises:
         UsageError: The variable names something else.
@@ -264,45 +264,45 @@ def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFo
     unknown = sorted(names.difference(STOOD_IN_FOR))
     if unknown:
         raise UsageError(
-            f'PHALANX_STAND_IN is "{text}"; give some of {", ".join(STOOD_IN_FOR)} with commas between, or none'
+            f'PHALANX_STAND_IN is "{text}"; give some of {", ".join(STOOD_IN_FOR)}, separated by commas, or none'
         )
     return tuple(name for name in STOOD_IN_FOR if name in names)
 
 
 def hides_gpus() -> bool:
-    """Tell whether real GPUs are hidden on purpose (CUDA_VISIBLE_DEVICES is there and names none)."""
+    """Tell whether the user hides real GPUs on purpose (CUDA_VISIBLE_DEVICES is set and names none)."""
     return os.environ.get(VISIBLE_GPUS, "all").strip() in ("", "-1")
 
 
 def gpu_memory(environment: Mapping[str, str] = os.environ) -> str:
-    """Return how much memory of a shared GPU ranks may use unless told otherwise (PHALANX_GPU_MEMORY), as text.
+    """Return how much memory of a shared GPU each rank may use by default (PHALANX_GPU_MEMORY), as text.
 
-    For `phalanx run` and the tests it is the user's; on a rank of `phalanx run` it is that rank's own share.
+    `phalanx run` and the tests read the user's value; on a rank of `phalanx run` it is the share of that rank.
     """
     return environment.get("PHALANX_GPU_MEMORY", "").strip()
 
 
 def mps_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where NVIDIA's multi-process service (MPS) is reached, if it runs (CUDA_MPS_PIPE_DIRECTORY)."""
+    """Return the folder of NVIDIA's multi-process service (CUDA_MPS_PIPE_DIRECTORY)."""
     return Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
 
 
 def local_rank() -> int:
-    """Return the number of the device that this rank shall take (LOCAL_RANK); 0 when nobody says."""
+    """Return the number of the device that this rank uses (LOCAL_RANK); 0 if it is not set."""
     text = os.environ.get("LOCAL_RANK", "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def allocator_options(environment: Mapping[str, str] = os.environ) -> str:
-    """Return what the user wants of torch's allocator of GPU memory (PYTORCH_ALLOC_CONF, or by its older name)."""
+    """Return the options of torch's GPU allocator (PYTORCH_ALLOC_CONF, or its older name)."""
     return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
 def cuda_driver() -> str | None:
-    """Return the library to use as CUDA's driver, instead of the machine's own (PHALANX_CUDA_DRIVER)."""
+    """Return the library to use instead of the machine's CUDA driver (PHALANX_CUDA_DRIVER), or None."""
     return os.environ.get("PHALANX_CUDA_DRIVER") or None
 
 
 def nvrtc() -> str | None:
-    """Return the library to compile CUDA kernels with, instead of torch's own (PHALANX_NVRTC)."""
+    """Return the library to use instead of torch's NVRTC (PHALANX_NVRTC), or None."""
     return os.environ.get("PHALANX_NVRTC") or None

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from phalanx.cli.devices import devices
 from phalanx.cli.main import main
-from phalanx.devices.building import cache, library, recipe
-from tests.devices.in_child import run_script
+from phalanx.virtual_gpus.building import cache, library, recipe
+from tests.virtual_gpus.in_child import run_script
 
 
 @pytest.fixture(autouse=True)

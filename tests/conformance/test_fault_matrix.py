@@ -39,10 +39,20 @@ def test_every_survivor_names_the_culprit(names: tuple[str, str, str, str]) -> N
 
 
 @pytest.mark.slow
-def test_every_survivor_names_the_culprit_of_every_fault_in_a_small_operation() -> None:
-    """Through torch's door every fourth: underneath is the same engine. `make faults` has all, large ones too."""
-    cells = [*list_cells(doors=["phalanx"], forms=["small"]), *list_cells(doors=["torch"], forms=["small"])[::4]]
+@pytest.mark.parametrize("operation", sorted({cell.operation.name for cell in list_cells(doors=["phalanx"])}))
+def test_every_survivor_names_the_culprit_of_every_fault_in_a_small_operation(operation: str) -> None:
+    _check(list_cells(doors=["phalanx"], forms=["small"], operations=[operation]))
+
+
+@pytest.mark.slow
+def test_every_survivor_names_the_culprit_of_a_fault_in_an_operation_of_torch() -> None:
+    """Every fourth: underneath is the same engine. `make faults` has all, large ones too."""
+    _check(list_cells(doors=["torch"], forms=["small"])[::4])
+
+
+def _check(cells: list[Cell]) -> None:
     outcomes = run_cells(cells, lambda outcome, num_done: None)
+    assert outcomes
     assert not [(str(outcome.cell), outcome.flaws) for outcome in outcomes if outcome.flaws]
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.collectives import Group
 
 Pairs = list[tuple[Tensor, Tensor]]  # what came, and what should have
 
@@ -38,7 +38,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 class GroupDoor:
     """A group's own methods. Both doors have the same names, and torch's order of arguments."""
 
-    def __init__(self, group: SharedMemoryGroup) -> None:
+    def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
         self._group = group
 

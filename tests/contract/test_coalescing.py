@@ -69,7 +69,7 @@ def test_an_asynchronous_block_is_waited_for_itself(group: Group) -> None:
     with group.coalescing(async_op=True) as block:
         for tensor in tensors:
             group.all_reduce(tensor)
-        with pytest.raises(phalanx.UsageError, match="after its end only"):
+        with pytest.raises(phalanx.UsageError, match="only after its end"):
             block.wait()
     block.wait()
     for tensor in tensors:

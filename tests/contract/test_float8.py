@@ -14,7 +14,7 @@ from tests.checks import same
 from tests.reference import FLOAT8S, values
 from tests.worlds import worlds
 
-pytestmark = pytest.mark.host_memory("tests/cuda compares the kernels of a GPU with the host's")
+pytestmark = pytest.mark.host_memory("tests/on_simulated_gpu compares the kernels of a GPU with the host's")
 
 ARITHMETIC: dict[ReduceOp, Callable[..., torch.Tensor]] = {
     ReduceOp.SUM: torch.add,

@@ -99,7 +99,7 @@ def test_ranks_outside_the_parent_are_refused(group: Any) -> None:
             group.split([0, bad])
         assert f'group "world": rank {bad} is outside' in str(caught.value)
         assert f"ranks 0 to {n - 1}" in str(caught.value)
-    with pytest.raises(phalanx.UsageError, match="name a rank twice"):
+    with pytest.raises(phalanx.UsageError, match="a rank occurs twice in"):
         group.split([0, 0])
     with pytest.raises(phalanx.UsageError, match="at least one rank"):
         group.split([])

@@ -157,6 +157,6 @@ def test_more_symmetric_memory_than_there_is_says_how_much_was_needed(group: Sha
 @worlds(2)
 def test_a_symmetric_tensor_larger_than_any_memory_is_refused(group: SharedMemoryGroup) -> None:
     for shape in ((1 << 62, 4), (1 << 51, 4), (-1,)):
-        with pytest.raises(phalanx.UsageError, match="there are no tensors of the shape"):
+        with pytest.raises(phalanx.UsageError, match=r"a tensor of shape .* is not possible"):
             group.empty(*shape)
     group.all_reduce(group.empty(3).fill_(1))

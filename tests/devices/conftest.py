@@ -1,22 +1,7 @@
-"""Virtual devices are built before the first test needs them: a rank has a minute, a build may take longer."""
+"""The services for devices are tested on virtual ones."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from tests.virtual_gpus.conftest import pytest_collection_finish
 
-import pytest
-
-from phalanx.devices.building import cache, recipe
-
-_HERE = Path(__file__).parent
-_LONGEST_BUILD_S = 600
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    folder = cache.cached_builds()
-    is_needed = any(_HERE in item.path.parents for item in session.items) and not session.config.option.collectonly
-    if is_needed and not (folder is not None and (folder / recipe.make_recipe().name / cache.LIBRARY).exists()):
-        # In another process: what loads the library is changed by it.
-        subprocess.run([sys.executable, "-m", "phalanx.cli", "devices", "build"], check=True, timeout=_LONGEST_BUILD_S)
+__all__ = ["pytest_collection_finish"]

@@ -7,7 +7,7 @@ import torch
 
 from phalanx import UsageError
 from phalanx.devices.checkpoints import remap_devices
-from tests.devices.both_faces import on_both_faces
+from tests.virtual_gpus.both_faces import on_both_faces
 
 
 def _saved(device_type: str) -> bytes:

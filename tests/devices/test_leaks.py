@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from phalanx.devices.leaks import no_leaks
-from tests.devices.both_faces import on_both_faces
+from tests.virtual_gpus.both_faces import on_both_faces
 
 _MANY_BYTES = 32 * 1024 * 1024
 

@@ -5,7 +5,7 @@ import torch
 
 from phalanx import UsageError
 from phalanx.devices.random_state import fork_rng, get_rng_state_all, set_rng_state_all
-from tests.devices.both_faces import NUM_DEVICES, on_both_faces
+from tests.virtual_gpus.both_faces import NUM_DEVICES, on_both_faces
 
 
 def _draw(device_type: str) -> list[list[float]]:

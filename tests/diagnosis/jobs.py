@@ -78,7 +78,7 @@ class StartedJob:
         found: list[int] = []
 
         def have_all_joined() -> bool:
-            found[:] = [row["pid"] for row in self.look().groups[0]["rows"]]
+            found[:] = [row.pid for row in self.look().groups[0].rows]
             return all(found)
 
         assert wait_until(have_all_joined, LIMIT_S / 2)

@@ -7,67 +7,35 @@ from typing import Any
 
 import phalanx
 from phalanx.diagnosis import Scene, explain
+from phalanx.engine.facts import EntryFacts, FaultKind, RankFacts, Trouble
+from tests.diagnosis.observations import entry, row
 
 
-def _facts(kind: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "operation": "all_reduce",
-        "culprit": -1,
-        "reporter": 0,
-        "seq": 7,
-        "fault_seq": 7,
-        "text": "",
-        "is_fatal": True,
-        "timeout_s": 2.5,
-        "root": 0,
-        "dtype": "float32",
-        "device": "cpu",
-        "shape": [1024],
-        "tag": 0,
-        "place": "/home/me/train.py:61",
-        **changes,
-    }
+def _facts(kind: FaultKind, **changes: Any) -> Trouble:
+    return Trouble(
+        kind,
+        "all_reduce",
+        seq=7,
+        reporter=0,
+        fault_seq=7,
+        is_fatal=True,
+        timeout_s=2.5,
+        root=0,
+        dtype="float32",
+        location="/home/me/train.py:61",
+        shape=(1024,),
+    )._replace(**changes)
 
 
-def _entry(**changes: Any) -> dict[str, Any]:
-    return {
-        "seq": 7,
-        "operation": "all_reduce",
-        "dtype": "float32",
-        "device": "cpu",
-        "op": "sum",
-        "root": 0,
-        "count": 1024,
-        "location": "/home/me/train.py:61",
-        "seconds_ago": 1.5,
-        "start_ns": 1,
-        "end_ns": 0,
-        "shape": (1024,),
-        **changes,
-    }
+def _entry(**changes: Any) -> EntryFacts:
+    return entry(**{"count": 1024, "ago_s": 1.5, "shape": (1024,), **changes})
 
 
-def _row(rank: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "pid": 810 + rank,
-        "is_thread": False,
-        "state": "present",
-        "exit_status": -1,
-        "arrived": 7,
-        "finished": 6,
-        "entry": _entry(),
-        "begun": None,
-        "mail": None,
-        "launched_pid": 0,
-        "is_debugged": False,
-        "sleeps_for": -1,
-        **changes,
-    }
+def _row(rank: int, **changes: Any) -> RankFacts:
+    return row(rank, **{"pid": 810 + rank, "arrived": 7, "entry": _entry(), **changes})
 
 
-def _scene(rows: Sequence[dict[str, Any]], entries: Sequence[dict[str, Any] | None], rank: int = 0) -> Scene:
+def _scene(rows: Sequence[RankFacts], entries: Sequence[EntryFacts | None], rank: int = 0) -> Scene:
     return Scene("default", rank, len(rows), rows, entries)
 
 
@@ -108,7 +76,7 @@ def test_threads_have_no_process_number() -> None:
 
 
 def test_split_sizes_that_do_not_fit_name_both_sides() -> None:
-    facts = _facts("mismatch", operation="all_to_all", culprit=1, reporter=0, text="sizes 8 12")
+    facts = _facts("mismatch", operation="all_to_all", culprit=1, reporter=0, found_bytes=8, wanted_bytes=12)
     error = explain(facts, _scene([_row(0), _row(1)], [None, None]))
     assert "ranks disagree on split sizes" in str(error)
     assert "differs  rank 1 (pid 811) sends 8 bytes, rank 0 has room for 12" in str(error)
@@ -117,7 +85,7 @@ def test_split_sizes_that_do_not_fit_name_both_sides() -> None:
 
 def test_a_message_that_does_not_fit_is_told_on_both_sides() -> None:
     scene = _scene([_row(0), _row(1)], [])
-    facts = _facts("mismatch", operation="recv", culprit=1, text="message 400 11", seq=0, fault_seq=0)
+    facts = _facts("mismatch", operation="recv", culprit=1, found_bytes=400, wanted_bytes=4096, seq=0, fault_seq=0)
     received = explain(facts, scene)
     assert str(received) == (
         'recv of group "default": the message and the buffer differ (rank 1)\n'
@@ -126,9 +94,7 @@ def test_a_message_that_does_not_fit_is_told_on_both_sides() -> None:
         "  do       receive into a tensor of the sent shape and dtype"
     )
     assert received.sequence is None
-    sent = explain(
-        _facts("mismatch", operation="send", culprit=1, text="refused by the receiver", seq=0, fault_seq=0), scene
-    )
+    sent = explain(_facts("mismatch", operation="send", culprit=1, seq=0, fault_seq=0), scene)
     assert "rank 1 (pid 811) has a buffer of another size or dtype" in str(sent)
 
 
@@ -151,10 +117,10 @@ def test_the_whereabouts_of_missing_ranks_are_told() -> None:
         _row(0),
         _row(1, state="absent", arrived=0),
         _row(2, arrived=6, mail=mail),
-        _row(3, arrived=6, mail={**mail, "operation": "send", "root": 0}),
+        _row(3, arrived=6, mail=mail._replace(operation="send", root=0)),
         _row(4, arrived=0, entry=None),
         _row(5, arrived=6, finished=5, entry=_entry(seq=6)),
-        _row(6, arrived=6, mail={**mail, "root": -1}),
+        _row(6, arrived=6, mail=mail._replace(root=-1)),
     ]
     text = str(explain(_facts("timeout"), _scene(rows, [_entry()] + [None] * 6)))
     assert "ranks 1-6 did not come" in text
@@ -186,7 +152,7 @@ def test_a_group_that_broke_earlier_says_where() -> None:
 
 
 def test_a_wait_that_was_too_short_blames_nobody() -> None:
-    error = explain(_facts("timeout", text="wait", timeout_s=0.05), _scene([_row(0), _row(1)], []))
+    error = explain(_facts("timeout", awaited="work", timeout_s=0.05), _scene([_row(0), _row(1)], []))
     assert "timed out after 50 ms, the operation did not end" in str(error)
     assert error.culprits == ()
 
@@ -251,15 +217,15 @@ def test_abort_tells_who_and_why() -> None:
 
 def test_usage_and_closed_errors_need_no_scene() -> None:
     scene = Scene("default", 2, 4)
-    usage = explain({"kind": "usage", "operation": "broadcast", "seq": 3, "text": "rank 9 is outside"}, scene)
+    usage = explain(Trouble("usage", "broadcast", seq=3, text="rank 9 is outside"), scene)
     assert str(usage) == 'broadcast #3 of group "default": rank 9 is outside\n  here     rank 2 of 4'
-    closed = explain({"kind": "closed", "operation": "barrier"}, scene)
+    closed = explain(Trouble("closed", "barrier"), scene)
     assert type(closed) is phalanx.ClosedError
     assert "the group is closed" in str(closed)
-    forked = explain({"kind": "forked", "operation": "barrier"}, scene)
+    forked = explain(Trouble("forked", "barrier"), scene)
     assert type(forked) is phalanx.ClosedError
     assert "forked from the rank" in str(forked)
 
 
 def test_unknown_trouble_is_a_bug_of_ours() -> None:
-    assert type(explain(_facts("odd"), Scene("default", 0, 1))) is phalanx.InternalError
+    assert type(explain(_facts("unknown"), Scene("default", 0, 1))) is phalanx.InternalError

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.diagnosis import formatting
+from tests.diagnosis.observations import entry
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,7 @@ def test_places_are_short(location: str, text: str) -> None:
     ],
 )
 def test_calls_are_written_with_what_matters_to_them(operation: str, text: str) -> None:
-    entry = {"operation": operation, "op": "max", "root": 1, "dtype": "float32", "device": "cpu", "shape": (2, 3)}
-    assert formatting.call(entry) == text
+    assert formatting.call(entry(operation=operation, op="max", root=1, shape=(2, 3))) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0014, "1 ms"), (0.25, "250 ms"), (1.0, "1 s"), (12.34, "12.3 s")])

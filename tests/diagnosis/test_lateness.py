@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phalanx.diagnosis import Scene, explain
 from phalanx.diagnosis.lateness import held_up_ranks, is_cut_off, late_ranks
+from phalanx.engine.facts import RankFacts
 from tests.diagnosis.test_explain import _entry, _facts, _row
 
 
-def _in(rank: int, seq: int, *, sleeps_for: int = -1, operation: str = "all_reduce") -> dict[str, Any]:
+def _in(rank: int, seq: int, *, sleeps_for: int = -1, operation: str = "all_reduce") -> RankFacts:
     """A rank that stands in a collective."""
     entry = _entry(seq=seq, operation=operation)
     return _row(rank, arrived=seq, finished=seq - 1, entry=entry, sleeps_for=sleeps_for)
 
 
-def _away(rank: int, seq: int) -> dict[str, Any]:
+def _away(rank: int, seq: int) -> RankFacts:
     """A rank that has left a collective and does something else."""
     return _row(rank, arrived=seq, finished=seq, entry=_entry(seq=seq))
 
 
-def _with_mail(rank: int, seq: int, operation: str, peer: int) -> dict[str, Any]:
-    return {**_away(rank, seq), "mail": _entry(operation=operation, root=peer, count=0)}
+def _with_mail(rank: int, seq: int, operation: str, peer: int) -> RankFacts:
+    return _away(rank, seq)._replace(mail=_entry(operation=operation, root=peer, count=0))
 
 
 def test_a_rank_that_waits_for_the_late_one_is_not_to_blame() -> None:
@@ -82,7 +81,7 @@ def test_a_message_that_broke_the_group_is_told_to_all() -> None:
 def test_sizes_that_do_not_fit_are_blamed_on_the_one_who_differs_from_most() -> None:
     entries = [_entry(operation="all_to_all", shape=(16,)) for _ in range(4)]
     entries[2] = _entry(operation="all_to_all", shape=(20,))
-    facts = _facts("mismatch", operation="all_to_all", culprit=0, reporter=2, text="sizes 16 20")
+    facts = _facts("mismatch", operation="all_to_all", culprit=0, reporter=2, found_bytes=16, wanted_bytes=20)
     error = explain(facts, Scene("default", 1, 4, [_row(rank) for rank in range(4)], entries))
     assert "differs  rank 2 (pid 812) called all_to_all float32 (20,), me/train.py:61" in str(error)
     assert "sizes    rank 0 sends 16 bytes, rank 2 has room for 20" in str(error)

@@ -13,12 +13,13 @@ import pytest
 
 from phalanx.diagnosis.observation import Observation, read_record
 from phalanx.diagnosis.record_folder import write_record
+from phalanx.diagnosis.views import JobView
 from phalanx.errors import PhalanxError
 from tests.diagnosis.observations import group, observation, row, waiting
 
 
 def _seen(unix_s: float = 1000.0, **job: Any) -> Observation:
-    return observation(group(waiting(0, 1), row(1)), job=job, unix_s=unix_s)
+    return observation(group(waiting(0, 1), row(1)), job=JobView(**job), unix_s=unix_s)
 
 
 def test_a_record_is_named_after_job_time_and_process(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from phalanx.diagnosis.findings import find
 from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.report import render
 from phalanx.diagnosis.summary import summarize
+from phalanx.diagnosis.views import JobView
+from phalanx.engine.facts import FaultFacts, RankRecords
 from tests.diagnosis.observations import (
+    NOTHING,
     NOW_NS,
     entry,
     fault,
@@ -34,11 +37,10 @@ def test_a_late_rank_is_named_with_those_it_holds_up() -> None:
 
 
 def test_the_whole_report_reads_so() -> None:
-    past = {"operations": [entry(6, "barrier", end_ns=NOW_NS - 4_999_998_000), entry(7)], "messages": []}
-    nothing: dict[str, list[object]] = {"operations": [], "messages": []}
+    past = RankRecords([entry(6, "barrier", end_ns=NOW_NS - 4_999_998_000), entry(7)], [])
     seen = observation(
-        group(waiting(0, 1), row(1), records=[past, nothing]),
-        job={"name": "night", "pid": 700, "num_ranks": 2, "started_unix": 940.0, "pids": [800, 801]},
+        group(waiting(0, 1), row(1), records=[past, NOTHING]),
+        job=JobView("night", pid=700, num_ranks=2, started_unix=940.0, pids=[800, 801]),
         reason="a rank failed",
         notes=["something was not seen"],
     )
@@ -143,10 +145,22 @@ def test_a_message_from_anybody_blames_nobody() -> None:
         (fault("peer_left"), "rank 3 left it"),
         (fault("peer_failed", text="KeyError: 'x'\nmore"), "rank 3 raised: KeyError: 'x'"),
         (fault("aborted", text="enough"), "rank 3 aborted it: enough"),
-        (fault("new kind"), "new kind"),
+        (fault("unknown"), "unknown"),
+        (
+            fault("mismatch", wanted_bytes=12, found_bytes=8),
+            "rank 3 called something else than the others: 12 bytes expected, 8 given",
+        ),
+        (
+            fault("timeout", awaited="stream"),
+            "rank 2 timed out waiting for rank 3: its GPU had not finished what it was given before",
+        ),
+        (
+            fault("out_of_memory", wanted_bytes=900, found_bytes=100),
+            "rank 3 had not enough shared memory: 900 bytes needed, 100 available",
+        ),
     ],
 )
-def test_a_broken_group_tells_why_in_ranks_of_the_job(broken: dict[str, object], words: str) -> None:
+def test_a_broken_group_tells_why_in_ranks_of_the_job(broken: FaultFacts, words: str) -> None:
     world = group(*(row(rank) for rank in range(4)))
     pair = group(waiting(0, 1, pid=802), row(1, pid=803), name="pair", fault=broken)
     seen = observation(world, pair)
@@ -165,7 +179,7 @@ def test_a_rank_at_a_breakpoint_and_one_that_waits_elsewhere_are_told_so() -> No
 
 def test_ranks_that_are_threads_stand_where_their_thread_stands() -> None:
     ranks = [row(rank, pid=5, is_thread=True, thread=70 + rank) for rank in range(2)]
-    ranks[0] |= {"arrived": 7, "sleeps_for": 1, "entry": entry()}
+    ranks[0] = ranks[0]._replace(arrived=7, sleeps_for=1, entry=entry())
     seen = observation(group(*ranks))
     seen.processes[0].stacks = stacks(("/home/me/late.py", 3, "late"), is_main=False, ident=71) + stacks(
         ("/home/me/main.py", 1, "main")

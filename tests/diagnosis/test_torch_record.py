@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from phalanx.diagnosis.torch_record import PREFIX, build_dumps, write_torch_records
+from phalanx.diagnosis.views import JobView
+from phalanx.engine.facts import EntryFacts, RankRecords
 from phalanx.errors import PhalanxError
 from tests.diagnosis.jobs import LIMIT_S, started
-from tests.diagnosis.observations import NOW_NS, entry, group, observation, row, stacks, waiting
+from tests.diagnosis.observations import NOTHING, NOW_NS, entry, group, observation, row, stacks, waiting
 
 
 def _analyse(folder: Path) -> str:
@@ -137,8 +139,8 @@ def test_torch_names_the_sender_that_did_not_come(tmp_path: Path) -> None:
 
 
 def test_entries_have_what_torch_records() -> None:
-    done = entry(6, "all_gather", ago_s=6, end_ns=NOW_NS - 5_500_000_000, shape=[2, 2])
-    records = [{"operations": [done, entry(7)], "messages": []}, {"operations": [done], "messages": []}]
+    done = entry(6, "all_gather", ago_s=6, end_ns=NOW_NS - 5_500_000_000, shape=(2, 2))
+    records = [RankRecords([done, entry(7)], []), RankRecords([done], [])]
     seen = observation(group(waiting(0, 1), row(1), records=records))
     seen.processes[0].stacks = stacks(("/lib/python3.11/x.py", 1, "inner"), ("/home/me/train.py", 61, "step"))
     dump = build_dumps(seen)[0]
@@ -162,7 +164,7 @@ def test_entries_have_what_torch_records() -> None:
 
 def test_only_what_all_ranks_remember_is_compared() -> None:
     long = [entry(seq) for seq in range(5, 9)]
-    records = [{"operations": long, "messages": []}, {"operations": long[2:], "messages": []}]
+    records = [RankRecords(long, []), RankRecords(long[2:], [])]
     dumps = build_dumps(observation(group(row(0), row(1), records=records)))
     for rank in range(2):
         assert [each["collective_seq_id"] for each in dumps[rank]["entries"]] == [7, 8]
@@ -170,26 +172,26 @@ def test_only_what_all_ranks_remember_is_compared() -> None:
 
 
 def test_messages_of_a_pair_and_tag_are_numbered_alike_on_both_sides() -> None:
-    def message(seq: int, operation: str, peer: int, tag: int, **changes: Any) -> dict[str, Any]:
+    def message(seq: int, operation: str, peer: int, tag: int, **changes: Any) -> EntryFacts:
         return entry(seq, operation, **{"peer": peer, "root": peer, "count": tag, "end_ns": NOW_NS, **changes})
 
     sends = [message(1, "send", 1, 5), message(2, "send", 1, 0), message(3, "send", 1, 5), message(4, "send", 0, 0)]
     receives = [message(1, "recv", 0, 0), message(2, "recv", 0, 5), message(3, "recv", 0, 5, root=-1)]
-    records = [{"operations": [], "messages": sends}, {"operations": [], "messages": receives}]
+    records = [RankRecords([], sends), RankRecords([], receives)]
     dumps = build_dumps(observation(group(row(0), row(1), records=records)))
     numbers = [
         sorted((each["process_group"][0], each["collective_seq_id"]) for each in dumps[rank]["entries"])
         for rank in range(2)
     ]
     assert numbers[0] == numbers[1] == [("0:0->1:0", 1), ("0:0->1:5", 1), ("0:0->1:5", 2)]
-    records[0]["messages"] = [message(9, "send", 1, 5), message(10, "send", 1, 5) | {"end_ns": 0}]
+    records[0] = RankRecords([], [message(9, "send", 1, 5), message(10, "send", 1, 5, end_ns=0)])
     dumps = build_dumps(observation(group(row(0), row(1), records=records)))
     assert len(dumps[0]["entries"]) == 1, "of those whose number is not known only what is under way is told"
 
 
 def test_every_rank_of_the_job_has_a_dump_also_those_who_have_not_joined() -> None:
     world = group(row(0), row(1), row(2, pid=0, state="absent", entry=None))
-    dumps = build_dumps(observation(world, job={"pids": [800, 801, 802]}))
+    dumps = build_dumps(observation(world, job=JobView(pids=[800, 801, 802])))
     assert sorted(dumps) == [0, 1, 2], "the launcher knows its process"
     pair = group(row(0), row(1, pid=0, state="absent", entry=None), name="pair")
     assert sorted(build_dumps(observation(group(row(0), row(1), row(2)), pair))) == [0, 1, 2, 3]
@@ -216,13 +218,12 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     write_torch_records(observation(group(row(0), row(1))), tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    many = {"operations": [entry(seq) for seq in range(1, 100)], "messages": []}
-    none: dict[str, list[Any]] = {"operations": [], "messages": []}
+    many = RankRecords([entry(seq) for seq in range(1, 100)], [])
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         try:
-            write_torch_records(observation(group(row(0), row(1), records=[none, many])), tmp_path)
+            write_torch_records(observation(group(row(0), row(1), records=[NOTHING, many])), tmp_path)
         except PhalanxError as error:
             os._exit(7 if "can't be written" in str(error) else 8)
         os._exit(9)

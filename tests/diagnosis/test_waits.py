@@ -10,7 +10,7 @@ from tests.diagnosis.observations import entry, fault, group, receiving, row, wa
 
 def _wait(rank: int, *others: int, name: str = "world", is_any: bool = False, is_async: bool = False) -> Wait:
     keys = tuple((800 + other, 0) for other in others)
-    return Wait((800 + rank, 0), rank, keys, others, "barrier #1", name, is_async, is_any)
+    return Wait((800 + rank, 0), rank, keys, others, entry(1, "barrier", location="", is_async=is_async), name, is_any)
 
 
 def test_ranks_in_a_collective_wait_for_all_that_have_not_come() -> None:
@@ -38,7 +38,7 @@ def test_a_rank_far_ahead_waits_for_the_slowest() -> None:
 
 
 def test_nobody_waits_who_is_not_asleep_or_not_there() -> None:
-    views = [group(waiting(0, -1), row(1), waiting(2, 1) | {"state": "left"}, waiting(3, 1) | {"state": "dead"})]
+    views = [group(waiting(0, -1), row(1), waiting(2, 1)._replace(state="left"), waiting(3, 1)._replace(state="dead"))]
     assert find_waits(views, world_of(views)) == []
 
 

@@ -47,7 +47,6 @@ def _end() -> NoReturn:
 
 TOPIC = Topic(
     "Bad",
-    __name__,
     (
         Probe("first", _fine),
         Probe("raising", _raise, advice_when_lost="Bring it."),

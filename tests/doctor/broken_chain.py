@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 from phalanx.doctor.finding import Answer, Probe, Topic
 
 TOPIC = Topic(
     "Chain",
-    __name__,
     (
-        Probe("first", lambda: Answer("note", "fine")),
-        Probe("second", lambda: Answer("problem", "broken")),
-        Probe("third", lambda: Answer("ok", "pointless")),
+        Probe("first", functools.partial(Answer, "note", "fine")),
+        Probe("second", functools.partial(Answer, "problem", "broken")),
+        Probe("third", functools.partial(Answer, "ok", "pointless")),
     ),
     is_chain=True,
 )

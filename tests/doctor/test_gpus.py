@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.doctor.gpus import phalanx_sharing
-from tests.devices.in_child import in_child
 from tests.gpus import needs_gpu
+from tests.virtual_gpus.in_child import in_child
 
 # A driver whose GPU memory is a file, found by its handle; compiled with what it refuses.
 _DRIVER = r"""

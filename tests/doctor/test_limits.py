@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from phalanx.byte_sizes import format_size
+
 _ASK = """
 import json, resource, sys
 from dataclasses import asdict
@@ -45,7 +47,7 @@ def test_too_few_open_files_are_a_problem_that_only_root_can_solve() -> None:
 def test_a_small_address_space_is_noted(gibibytes: int, status: str) -> None:
     answer = _ask("address_space", "RLIMIT_AS", gibibytes << 30)
     assert answer["status"] == status
-    assert answer["text"].startswith(f"limited to {gibibytes}.0 GiB a process")
+    assert answer["text"].startswith(f"limited to {format_size(gibibytes << 30)} a process")
 
 
 def test_locked_memory_is_only_named() -> None:

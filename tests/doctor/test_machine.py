@@ -56,7 +56,7 @@ def test_no_dev_shm_does_not_keep_ranks_from_running(tmp_path: Path) -> None:
 def test_what_lies_in_dev_shm_is_named(tmp_path: Path) -> None:
     for name in ("nccl-aaa", "nccl-bbb", "torch_123_0", ".hidden"):
         (tmp_path / name).write_bytes(b"x" * 8192)
-    assert re.search(r"nccl\* 16.0 KiB, .*torch\* 8.0 KiB", shared_memory_folder(tmp_path).text)
+    assert re.search(r"nccl\* 16.0 KiB, .*torch\* 8.00 KiB", shared_memory_folder(tmp_path).text)
 
 
 @pytest.mark.slow

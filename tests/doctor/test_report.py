@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from phalanx.doctor.finding import Finding, Status, in_bytes
+from phalanx.doctor.finding import Finding, Status
 from phalanx.doctor.report import is_ready, what_to_do, write_json, write_page
 
 _FINDINGS = [
@@ -72,14 +72,3 @@ def test_json_has_everything() -> None:
         "seconds": None,
     }
     assert page["what_to_do"] == what_to_do(_FINDINGS)
-
-
-def test_bytes_for_people() -> None:
-    assert [in_bytes(size) for size in (0, 1023, 1536, 200 << 20, 5 << 30, 3 << 40)] == [
-        "0 bytes",
-        "1023 bytes",
-        "1.5 KiB",
-        "200 MiB",
-        "5.0 GiB",
-        "3.0 TiB",
-    ]

@@ -73,7 +73,7 @@ def test_a_second_recording_replaces_that_of_processes_that_are_gone(tmp_path: P
 
 
 def test_a_rank_can_record_only_once_at_a_time(tmp_path: Path) -> None:
-    with phalanx.trace(tmp_path), pytest.raises(phalanx.UsageError, match="records already"), phalanx.trace(tmp_path):
+    with phalanx.trace(tmp_path), pytest.raises(phalanx.UsageError, match="already recording"), phalanx.trace(tmp_path):
         pass
 
 

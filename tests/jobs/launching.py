@@ -15,10 +15,10 @@ from typing import Any
 
 from phalanx.engine import create_group_segment
 from phalanx.jobs.program import Program
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
 from phalanx.jobs.script import RankTask, run_script_rank
 from phalanx.jobs.streams import open_pipes
-from phalanx.launch.rank_process import Job
+from phalanx.launch.rank_process import StartRequest
 from phalanx.launch.zygote_client import ZygoteClient
 from tests import leftovers
 
@@ -48,7 +48,7 @@ def run_one_rank(zygote: ZygoteClient, program: Program) -> tuple[str, str, int]
     world = create_group_segment("world", 1, crowd=1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(LIMIT_S)
-    job = Job(
+    request = StartRequest(
         num_ranks=1,
         payload=pickle.dumps(RankTask(program, [{}], 1024)),
         environment=dict(os.environ),
@@ -60,9 +60,9 @@ def run_one_rank(zygote: ZygoteClient, program: Program) -> tuple[str, str, int]
         entry=run_script_rank,
         num_shared=2,
     )
-    with ours, open_pipes([Rank(0)]) as pipes, open(os.devnull) as stdin:
+    with ours, open_pipes([JobRank(0)]) as pipes, open(os.devnull) as stdin:
         with theirs:
-            zygote.start(job, [theirs.fileno(), world.descriptor, stdin.fileno(), *pipes.theirs])
+            zygote.start(request, [theirs.fileno(), world.descriptor, stdin.fileno(), *pipes.theirs])
         pipes.close_theirs()
         events = [pickle.loads(ours.recv(1 << 16)) for _ in range(3)]
         out, err = (os.read(stream.descriptor, 1 << 16).decode() for stream in pipes.streams)

@@ -31,9 +31,10 @@ _GROUP_AND_TORCH = """
     dist.destroy_process_group()
 """
 _SPAWN = """
-    import torch, phalanx
+    import phalanx
 
     def add():
+        import torch
         total = torch.ones(3)
         phalanx.connect().all_reduce(total)
         return total.tolist()
@@ -41,12 +42,11 @@ _SPAWN = """
     if __name__ == "__main__":
         print(phalanx.spawn(add, ranks=2), ascii(__file__))
 """
-_FAILS = """
-    import torch, phalanx
+_THEN_FAILS = """
     group = phalanx.connect()
     if group.rank == 1:
         raise ValueError("enough")
-    group.all_reduce(torch.ones(3))
+    group.all_reduce(total)
 """
 
 
@@ -60,24 +60,37 @@ def _surroundings(folder: Path) -> dict[str, str]:
     return {**kept, "TMPDIR": str(folder), "LC_ALL": locale, "LANG": locale}
 
 
-@pytest.fixture(params=list(_FOLDERS.values()), ids=list(_FOLDERS))
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    made = tmp_path / str(request.param)
+@pytest.fixture(scope="module", params=list(_FOLDERS.values()), ids=list(_FOLDERS))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("any") / str(request.param)
     made.mkdir()
     return made
 
 
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A job from that folder that goes well until one rank fails."""
+    script = write_script(folder, _GROUP_AND_TORCH + _THEN_FAILS)
+    surroundings = {**_surroundings(folder), "PHALANX_RECORD_DIR": str(folder / "records")}
+    return phalanx_run("-n", 2, script, env=surroundings, cwd=folder, errors="replace")
+
+
 @pytest.mark.slow
-def test_a_program_runs_from_any_folder(folder: Path) -> None:
-    script = write_script(folder, _GROUP_AND_TORCH)
-    ended = phalanx_run("-n", 2, script, env=_surroundings(folder), cwd=folder)
-    assert ended.returncode == 0, ended.stderr
-    assert f"[4.0, 4.0, 4.0] {str(script)!a}" in ended.stdout
+def test_a_program_runs_from_any_folder(folder: Path, ended: subprocess.CompletedProcess[str]) -> None:
+    assert f"[4.0, 4.0, 4.0] {str(folder / 'program.py')!a}" in ended.stdout, ended.stderr
+
+
+@pytest.mark.slow
+def test_a_failure_is_told_from_any_folder(ended: subprocess.CompletedProcess[str]) -> None:
+    assert ended.returncode == 1
+    assert "ValueError: enough" in ended.stderr
+    assert "program.py" in ended.stderr
+    assert "Unicode" not in ended.stderr
 
 
 @pytest.mark.slow
 def test_a_program_spawns_ranks_from_any_folder(folder: Path) -> None:
-    script = write_script(folder, _SPAWN)
+    script = write_script(folder, _SPAWN, "spawning.py")
     ended = subprocess.run(
         [sys.executable, script],
         env=_surroundings(folder),
@@ -89,15 +102,6 @@ def test_a_program_spawns_ranks_from_any_folder(folder: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]] {str(script)!a}\n"
-
-
-@pytest.mark.slow
-def test_a_failure_is_told_from_any_folder(folder: Path) -> None:
-    ended = phalanx_run("-n", 2, write_script(folder, _FAILS), env=_surroundings(folder), cwd=folder, errors="replace")
-    assert ended.returncode == 1
-    assert "ValueError: enough" in ended.stderr
-    assert "program.py" in ended.stderr
-    assert "Unicode" not in ended.stderr
 
 
 @pytest.mark.slow

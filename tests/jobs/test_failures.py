@@ -152,11 +152,11 @@ def test_ranks_are_started_again_after_a_failure(tmp_path: Path) -> None:
     assert lines_of(result.stdout, 0) == ["attempt 0 2", "attempt 1 2", "attempt 2 2"]
     assert (logs / "rank-0.out").read_text() == "attempt 0 2\nattempt 1 2\nattempt 2 2\n"
     told = f"phalanx run: rank 1 of 2 failed: OSError: not yet ({tmp_path.name}/program.py:9)"
-    assert f"{told}; starting all again (1 of 2)\n" in result.stderr
+    assert f"{told}; all ranks start again (1 of 2)\n" in result.stderr
 
     result = phalanx_run("-n", 2, "--restart", 1, script, 5)
     assert result.returncode == 1
-    assert result.stderr.count("starting all again") == 1
+    assert result.stderr.count("all ranks start again") == 1
     assert f"{told}\n" in result.stderr
 
 

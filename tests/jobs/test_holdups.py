@@ -12,6 +12,7 @@ import pytest
 
 from phalanx.diagnosis.waits import Wait
 from phalanx.jobs.holdups import DEADLOCK_S, Holdups
+from tests.diagnosis.observations import entry
 from tests.jobs.launching import COMMAND, phalanx_run, started_job, write_script
 
 _SECOND_NS = 10**9
@@ -19,7 +20,8 @@ _SECOND_NS = 10**9
 
 def _wait(rank: int, waits_for: int, since_s: float = 0, *, is_async: bool = False) -> Wait:
     keys = ((100 + waits_for, 0),)
-    return Wait((100 + rank, 0), rank, keys, (waits_for,), "barrier #1", "world", is_async, False, int(since_s * 1e9))
+    barrier = entry(1, "barrier", start_ns=int(since_s * 1e9), is_async=is_async)
+    return Wait((100 + rank, 0), rank, keys, (waits_for,), barrier, "world")
 
 
 def test_a_wait_is_told_after_its_time_and_again_after_twice_as_long() -> None:

@@ -61,7 +61,7 @@ def _start(terminals: list[Any], *arguments: object, columns: int = 120) -> Any:
         COMMAND[0],
         [*COMMAND[1:], *map(str, arguments)],
         dimensions=(24, columns),
-        timeout=20,
+        timeout=100,
         encoding="utf-8",
         env={**environment, "TERM": "xterm-256color"},
     )
@@ -120,22 +120,23 @@ def test_the_view_can_leave_the_terminal_to_somebody_else(tmp_path: Path, termin
         tmp_path,
         """
         from phalanx.jobs.live_view import LiveView
-        from phalanx.jobs.rank import Rank
+        from phalanx.jobs.rank import JobRank
         view = LiveView(1, "train")
-        view.update([Rank(0)])
+        view.update([JobRank(0)])
         view.pause()
         for number in range(6):
             view.show_lines(0, False, [b"%d" % number * (1 << 20)])
         view.show_lines(0, False, [b"held back"])
-        view.update([Rank(0)])
+        view.update([JobRank(0)])
         assert not view.is_full()  # whoever has the terminal may print: it must not wait for us
         print("somebody else:", input("? "))
         view.resume()
-        view.update([Rank(0)])
+        view.update([JobRank(0)])
         view.close()
         """,
     )
-    child = pexpect.spawn(COMMAND[0], [str(script)], dimensions=(24, 80), timeout=20, encoding="utf-8")
+    child = pexpect.spawn(COMMAND[0], [str(script)], dimensions=(24, 80), timeout=100, encoding="utf-8")
+    child.searchwindowsize = 1 << 14  # without it, every read searches all megabytes that have come before
     terminals.append(child)
     child.expect(r"\? ")
     assert "held back" not in child.before

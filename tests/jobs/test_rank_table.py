@@ -5,16 +5,17 @@ import io
 from rich.console import Console
 
 from phalanx.jobs.notes import Note
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
 from phalanx.jobs.rank_table import choose_ranks, make_table
+from tests.diagnosis.observations import entry
 
 
-def _waiting_ranks(num_ranks: int, late: int) -> list[Rank]:
+def _waiting_ranks(num_ranks: int, late: int) -> list[JobRank]:
     ranks = [
-        Rank(
+        JobRank(
             number,
             pid=1000 + number,
-            doing="all_reduce #52, train.py:61",
+            doing=entry(52),
             waits_for=(late,),
             operations_per_s=1234.5,
             bytes_per_s=2.5e6,
@@ -23,16 +24,16 @@ def _waiting_ranks(num_ranks: int, late: int) -> list[Rank]:
         )
         for number in range(num_ranks)
     ]
-    ranks[late].doing, ranks[late].waits_for = "", ()
+    ranks[late].doing, ranks[late].waits_for = None, ()
     return ranks
 
 
-def _fail(rank: Rank) -> None:
+def _fail(rank: JobRank) -> None:
     rank.note = Note("ValueError: bad batch", "train.py:61", 1, False)
     rank.fail()
 
 
-def _draw(ranks: list[Rank], width: int, height: int) -> list[str]:
+def _draw(ranks: list[JobRank], width: int, height: int) -> list[str]:
     file = io.StringIO()
     Console(file=file, width=width, height=height).print(make_table(ranks, "phalanx run  train", width, height))
     return file.getvalue().rstrip("\n").splitlines()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.devices.real_gpus import Gpu
 from phalanx.errors import UsageError
 from phalanx.jobs.real_gpus import choose_gpus, plan_gpus
 from phalanx.jobs.script import check_forkable
+from phalanx.real_gpus.discovery import Gpu
 from tests.gpus import needs_gpu
 from tests.jobs.launching import environment_without, lines_of, phalanx_run, write_script
 from tests.nvml import build_nvml
@@ -19,7 +19,7 @@ from tests.nvml import build_nvml
 _ONE = [Gpu("GPU-aa01", 80 << 30)]
 _ALIKE = [Gpu("GPU-aa01", 80 << 30), Gpu("GPU-aa02", 80 << 30)]
 _FOUR = [Gpu(f"GPU-{number}{number}", 80 << 30) for number in range(4)]
-_NCCL = "(NCCL refuses that; PHALANX_STAND_IN=nccl has phalanx serve it)"
+_NCCL = "(NCCL refuses this by default; with PHALANX_STAND_IN=nccl, phalanx serves programs that ask for NCCL)"
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PHALANX_GPU_MEMORY", "PHALANX_VIRTUAL_GPUS")
 
 
@@ -54,7 +54,7 @@ def test_what_names_no_gpus_is_refused(spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "environment", "found", "words"),
     [
-        ("1", {}, [], "--gpus 1: this machine has no GPU; --virtual-gpus 1 has the CPU play them"),
+        ("1", {}, [], "--gpus 1: this machine has no GPU; --virtual-gpus 1 gives you virtual ones"),
         ("2", {}, _ONE, "this machine has 1 GPU; use --gpus 1, which ranks can share, or --virtual-gpus 2"),
         ("2", {"CUDA_VISIBLE_DEVICES": "3"}, _FOUR, "this machine has 4 GPUs, and CUDA_VISIBLE_DEVICES=3 shows 1;"),
         (
@@ -69,7 +69,7 @@ def test_what_names_no_gpus_is_refused(spec: str) -> None:
             "GPU-aa0",
             {},
             _ALIKE,
-            "--gpus GPU-aa0: GPU-aa0 begins the UUIDs of GPU-aa01 and GPU-aa02; give more of the one",
+            "--gpus GPU-aa0: the UUIDs of GPU-aa01 and GPU-aa02 begin with GPU-aa0; give more characters",
         ),
         ("GPU-aa01,0", {}, _ALIKE, '"GPU-aa01,0" names a GPU twice'),
         ("GPU-aa01,GPU-aa01-", {}, [Gpu("GPU-aa01-bb")], "names a GPU twice"),
@@ -91,11 +91,11 @@ def test_ranks_that_outnumber_gpus_share_them_in_even_blocks() -> None:
     assert [each["PHALANX_LOCAL_RANK"] for each in plan.rank_variables] == ["0", "1", "2", "3", "4"]
     assert [float(each["PHALANX_GPU_MEMORY"]) for each in plan.rank_variables] == pytest.approx([1 / 3] * 3 + [0.5] * 2)
     sizes = ", ".join(["26.1 GiB"] * 3 + ["39.4 GiB"] * 2)
-    assert plan.note == f"5 ranks share 2 GPUs by turns; of its memory, ranks may use: {sizes} {_NCCL}"
+    assert plan.note == f"5 ranks take turns on 2 GPUs; of its memory, ranks may use: {sizes} {_NCCL}"
 
 
 def test_the_note_says_who_shares_and_how_much() -> None:
-    told = "8 ranks share 1 GPU by turns; each may use 9.4 GiB of its memory"
+    told = "8 ranks take turns on 1 GPU; each may use 9.4 GiB of its memory"
     assert plan_gpus("1", None, {}, 8, _ONE).note == f"{told} {_NCCL}"
     served = {"PHALANX_STAND_IN": "nccl"}
     assert plan_gpus("1", None, served, 8, _ONE).note == told
@@ -190,7 +190,7 @@ def test_ranks_find_their_share_before_the_program_begins(tmp_path: Path) -> Non
     variables = environment_without(*_VARIABLES, LD_LIBRARY_PATH=f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}")
     job = phalanx_run("-n", 4, "--gpus", 1, "--gpu-memory", "0.25", write_script(tmp_path, _SHOW), env=variables)
     assert job.returncode == 0, job.stderr
-    told = "4 ranks share 1 GPU by turns; each may use 19.4 GiB of its memory"
+    told = "4 ranks take turns on 1 GPU; each may use 19.4 GiB of its memory"
     assert job.stderr == f"phalanx run: {told} {_NCCL}\n"
     for rank in range(4):
         seen, queued, is_initialized = json.loads(lines_of(job.stdout, rank)[0])
@@ -202,7 +202,7 @@ def test_ranks_find_their_share_before_the_program_begins(tmp_path: Path) -> Non
             "PHALANX_GPU_MEMORY": "0.250000000",
             "RANK": str(rank),
         }
-        assert queued == ["_Place(index=0, share=MemoryShare(fraction=0.25, size_bytes=0), is_current=False)"]
+        assert queued == ["_GpuUse(index=0, share=MemoryShare(fraction=0.25, size_bytes=0), is_current=False)"]
         assert not is_initialized
 
 
@@ -280,7 +280,7 @@ def test_an_unchanged_program_runs_with_many_ranks_on_one_gpu(tmp_path: Path) ->
     job = phalanx_run("-n", 4, "--gpus", 1, script, env=environment_without("PHALANX_GPU_MEMORY"))
     assert job.returncode == 0, job.stderr
     assert [lines_of(job.stdout, rank) for rank in range(4)] == [["cuda:0 1 [10.0]"]] * 4
-    assert job.stderr.startswith("phalanx run: 4 ranks share 1 GPU by turns; each may use ")
+    assert job.stderr.startswith("phalanx run: 4 ranks take turns on 1 GPU; each may use ")
 
 
 @needs_gpu

@@ -166,7 +166,7 @@ def test_a_number_of_gpus_that_can_not_be_is_refused(number: object, tmp_path: P
             {"PHALANX_VIRTUAL_GPUS": "2"},
             3,
             "setting up 2 virtual GPUs of 16GiB on the CPU; phalanx stands in for NCCL; "
-            "fewer than the 3 ranks, of which NCCL wants each on a GPU of its own",
+            "there are fewer GPUs than the 3 ranks, and NCCL allows one rank per GPU",
         ),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import pickle
 import secrets
 import socket
 import stat
@@ -22,7 +21,6 @@ from phalanx.engine import create_symmetric_segment
 from phalanx.errors import OperationTimeoutError, UsageError
 from phalanx.launch import user_secret
 from phalanx.launch.meeting import Gathering, MeetingResult, address_of, is_same_user, meet
-from phalanx.testing.rank_listener import RankListener
 from tests.security.other_user import (
     another_user,
     read_line,
@@ -114,31 +112,6 @@ def test_a_place_that_another_user_holds_is_told_and_gets_nothing() -> None:
         with pytest.raises(UsageError, match=r"^a test: another user holds this meeting place"):
             meet(gathering, 0, lambda outcome: outcome)
         assert read_line(process) == "got 0"
-
-
-@another_user
-@pytest.mark.slow
-def test_ranks_of_tests_are_expected_where_no_other_user_is_let_in(capfd: pytest.CaptureFixture[str]) -> None:
-    with RankListener(1, redirect=False) as listener:
-        waiting, results = _in_thread(listener.accept)
-        address = listener.calls[0].address
-        for name in ("side", "channel"):
-            assert run_as_another_user(_KNOCKS, f"{address}/{name}".encode().hex()).strip() in ("", "answer b''")
-        program = f"""
-import pickle, sys
-call = pickle.loads(bytes.fromhex({pickle.dumps(listener.calls[0]).hex()!r}))
-line = call.answer()
-line.receive() if hasattr(line, "receive") else sys.stdin.read()
-"""
-        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as rank:
-            waiting.join(60)
-            assert not waiting.is_alive()
-            assert list(results[0]) == [0]
-            results[0][0].close()
-            rank.communicate(timeout=60)
-        for files in listener.files:
-            files.close()
-    assert "code of another user" not in capfd.readouterr().out
 
 
 _CONNECTS = """

@@ -27,10 +27,11 @@ from phalanx.cli.timeline import timeline
 from phalanx.diagnosis.observation import describe, from_json, read_record, to_json
 from phalanx.diagnosis.report import render
 from phalanx.diagnosis.stacks import parse_stacks
+from phalanx.diagnosis.views import JobView
 from phalanx.engine import GroupSegment, create_group_segment, create_symmetric_segment
 from phalanx.errors import UsageError
+from phalanx.launch.connection import FrameReader, connected_pair
 from phalanx.launch.meeting import Gathering, address_of, meet
-from phalanx.testing.line import Inbox, open_line
 from phalanx.timeline.write import write_timeline
 from tests.diagnosis.observations import fault, group, observation, row, waiting
 from tests.timeline.raw_files import RawRank
@@ -64,7 +65,7 @@ def _valid_group(num_ranks: int) -> tuple[bytes, int]:
 
 def _look_at(seen: GroupSegment) -> None:
     """Read everything, as text, and as a flight record that is read again."""
-    observed = describe([seen], [os.getpid()], {}, with_stacks=False)
+    observed = describe([seen], [os.getpid()], JobView(), with_stacks=False)
     render(observed)
     render(from_json(to_json(observed), "fuzz"))
 
@@ -117,7 +118,7 @@ def test_texts_that_are_no_characters_are_shown_with_replacements() -> None:
     fault = seen.fault()
     assert seen.name == "n\ufffd\ufffd"
     assert fault is not None
-    assert fault["text"] == "reas\ufffd"
+    assert fault.text == "reas\ufffd"
     _look_at(seen)
 
 
@@ -274,14 +275,15 @@ def test_stacks_may_be_any_text(text: str) -> None:
 
 @_QUICK
 @given(parts=st.lists(st.binary(min_size=1, max_size=64), max_size=8))
-def test_an_inbox_waits_for_whole_messages_and_keeps_no_more_than_came(parts: list[bytes]) -> None:
-    inbox, (ours, theirs) = Inbox(), open_line()
+def test_a_reader_of_frames_waits_for_whole_ones_and_keeps_no_more_than_came(parts: list[bytes]) -> None:
+    reader, (ours, theirs) = FrameReader(), connected_pair()
     try:
         for part in parts:
-            theirs.channel.sendall(part)
-            message = inbox.read(ours.channel)
-            assert message is None or len(message) <= sum(map(len, parts))
-        assert len(inbox._bytes) <= sum(map(len, parts))
+            theirs.stream.sendall(part)
+            with contextlib.suppress(OSError):  # the frame says that descriptors come with it, and none do
+                frame = reader.read(ours.stream)
+                assert frame is None or len(frame[0]) <= sum(map(len, parts))
+        assert len(reader._bytes) <= sum(map(len, parts))
     finally:
         ours.close()
         theirs.close()

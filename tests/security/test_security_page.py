@@ -12,45 +12,44 @@ _PAGE = Path(__file__).parents[2] / "SECURITY.md"
 
 # How a promise begins, and what proves it.
 _PROOFS = {
-    "Read, change or list the memory of a job.": [
+    "They can't read, change or list the memory of a job.": [
         "test_diagnose.test_another_user_can_neither_list_nor_open_the_memory_of_a_job",
     ],
-    "Connect to a job.": [
+    "They can't connect to a job.": [
         "test_store.test_a_job_listens_nowhere_but_where_gloo_itself_does",
         "test_store.test_ranks_of_spawn_listen_nowhere",
     ],
-    "Read or change torch's store.": [
+    "They can't read or change torch's store.": [
         "test_store.test_another_user_can_neither_read_nor_write_torchs_store",
         "test_store.test_ranks_of_a_test_meet_in_the_same_way",
     ],
-    "Come in where ranks meet.": [
+    "They can't join your ranks when these make a group.": [
         "test_meetings.test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs",
         "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
-        "test_meetings.test_ranks_of_tests_are_expected_where_no_other_user_is_let_in",
         "test_meetings.test_where_all_users_have_one_number_a_meeting_still_lets_no_other_user_in",
     ],
-    "Take the place where ranks meet before they come.": [
+    "They can't take the socket at which your ranks meet.": [
         "test_meetings.test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows",
         "test_meetings.test_the_secret_is_the_users_alone_and_everybody_of_it_gets_the_same",
         "test_meetings.test_a_secret_that_others_may_know_is_not_used",
     ],
-    "Have code of theirs loaded.": [
+    "They can't make phalanx load their code.": [
         "test_folders.test_what_another_user_has_put_there_first_is_not_used",
         "test_folders.test_a_cache_that_others_can_write_to_is_not_used",
         "test_folders.test_a_cache_whose_place_others_can_take_is_not_used",
         "test_folders.test_a_cache_below_a_folder_of_another_user_is_not_used",
         "test_folders.test_where_all_users_have_one_number_no_folder_is_trusted",
     ],
-    "Read flight records.": ["test_folders.test_flight_records_are_the_users_alone"],
-    "It writes into no file of another user and empties none.": [
+    "They can't read flight records.": ["test_folders.test_flight_records_are_the_users_alone"],
+    "It never changes a file of another user.": [
         "test_diagnose.test_a_file_put_in_the_place_of_a_memory_file_is_neither_written_nor_emptied",
         "test_diagnose.test_root_reads_the_stacks_of_another_users_process_without_writing_into_its_memory",
     ],
-    "It opens nothing but memory files.": [
+    "It opens only memory files.": [
         "test_diagnose.test_neither_a_pipe_nor_a_device_in_that_place_is_opened",
         "test_diagnose.test_a_descriptor_that_stands_for_another_file_by_now_is_not_opened",
     ],
-    "It can't be crashed by what is in another user's memory, flight record or trace.": [
+    "Nothing in another user's memory, flight record or trace can crash it.": [
         "test_diagnose.test_a_group_that_its_owner_can_cut_is_not_read",
         "test_readers.test_a_group_in_which_any_words_are_changed_is_refused_or_read",
         "test_readers.test_a_group_that_is_rewritten_while_it_is_read_is_read",
@@ -59,7 +58,7 @@ _PROOFS = {
         "test_readers.test_a_flight_record_with_a_number_that_no_clock_shows_is_refused_or_shown",
         "test_readers.test_a_file_of_endless_zeros_is_read_no_further_than_need_be",
     ],
-    "It waits for nobody.": [
+    "It does not wait for other users.": [
         "test_diagnose.test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has",
         "test_readers.test_a_pipe_in_the_place_of_a_file_is_not_waited_for",
         "test_diagnose.test_a_program_that_another_user_has_started_is_not_taken_for_roots_own",
@@ -68,17 +67,17 @@ _PROOFS = {
         "test_diagnose.test_what_another_user_calls_things_does_not_steer_the_terminal",
         "test_readers.test_names_in_a_trace_do_not_steer_the_terminal",
     ],
-    "It believes no user about processes of another user.": [
+    "It does not believe what one user claims about the processes of another user.": [
         "test_diagnose.test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_own_user_only",
         "test_diagnose.test_another_users_job_does_not_answer_to_the_number_of_our_process",
     ],
-    "It sends one signal, SIGRTMIN + 7,": [
+    "It sends one signal, SIGRTMIN + 7.": [
         "test_diagnose.test_a_process_that_only_says_that_it_answers_is_not_signalled",
     ],
 }
 
 
-def _pending_futures() -> list[str]:
+def _promises() -> list[str]:
     parts = re.split(r"^## ", _PAGE.read_text(), flags=re.MULTILINE)
     chosen = [part for part in parts if part.startswith(("What another local user can't do", "What root's tools do"))]
     assert len(chosen) == 2
@@ -86,9 +85,9 @@ def _pending_futures() -> list[str]:
 
 
 def test_every_promise_has_a_test() -> None:
-    unproven = [promise for promise in _pending_futures() if not promise.startswith(tuple(_PROOFS))]
+    unproven = [promise for promise in _promises() if not promise.startswith(tuple(_PROOFS))]
     assert unproven == []
-    assert len(_pending_futures()) == len(_PROOFS)
+    assert len(_promises()) == len(_PROOFS)
 
 
 @pytest.mark.parametrize("name", [name for names in _PROOFS.values() for name in names])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import phalanx
-from phalanx.devices.building import built_library
 from phalanx.torch_backend.untyped import dist
+from phalanx.virtual_gpus.building import built_library
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -58,7 +58,7 @@ def test_who_was_told_by_the_work_is_not_told_again(nccl: torch.device, rank: in
 
 @pytest.mark.ranks(2)
 def test_what_native_code_waited_for_is_told_by_the_next_call(nccl: torch.device, rank: int) -> None:
-    from phalanx.devices import library
+    from phalanx.virtual_gpus import library
 
     _fail(nccl, rank)
     library.current().synchronize(rank)  # as C++ does: nothing can be raised there

@@ -10,7 +10,7 @@ import torch
 import phalanx
 from phalanx.errors import UsageError
 from phalanx.torch_backend.untyped import dist
-from tests.devices.in_child import run_script
+from tests.virtual_gpus.in_child import run_script
 
 
 @pytest.mark.ranks(2)

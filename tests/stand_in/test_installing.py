@@ -11,10 +11,10 @@ import torch.cuda.nccl
 import torch.distributed.constants as torch_constants
 
 import phalanx
-from phalanx.devices import real_gpus
 from phalanx.errors import UsageError
+from phalanx.real_gpus import discovery
 from phalanx.torch_backend.untyped import c10d, dist, native
-from tests.devices.in_child import in_child, on_virtual_devices, run_script
+from tests.virtual_gpus.in_child import in_child, on_virtual_devices, run_script
 
 
 def _names() -> dict[str, Any]:
@@ -103,7 +103,7 @@ def test_nccl_can_be_stood_in_for_beside_real_gpus_which_are_counted_without_cud
 
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(real_gpus, "DEVICE_FOLDER", tmp_path)
+    monkeypatch.setattr(discovery, "DEVICE_FOLDER", tmp_path)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", initialise_cuda, raising=False)

@@ -11,40 +11,32 @@ import torch
 import phalanx
 from phalanx.errors import RaceError
 from phalanx.groups import stream_order
-from phalanx.groups.stream_order import PendingOperation
+from phalanx.groups.stream_order import PendingOperation, StreamOrder
 from phalanx.torch_backend.untyped import dist
 
 
-class _Diary:
+class _Diary(StreamOrder):
     """An order that writes down what it is told."""
 
     runs_at_once = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries: list[Any] = []
         self.operations: list[tuple[str, int]] = []
 
     def launch(
-        self, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], *, operation: str, lane: int
+        self, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], *, operation: str, group_number: int
     ) -> object:
-        self.operations.append((operation, lane))
+        self.operations.append((operation, group_number))
         self.entries.append((len(reads), len(writes)))
         return len(self.entries)
 
-    def wait(self, ticket: object) -> None:
-        self.entries.append(("waited", ticket))
-
-    def finish_stream(self) -> None:
-        pass
+    def wait(self, position: object) -> None:
+        self.entries.append(("waited", position))
 
     def started(self, operation: PendingOperation, *, owner: object) -> None:
         self.entries.append("pending")
-
-    def raise_failure(self, *, is_last: bool = False) -> None:
-        pass
-
-    def take_failure(self) -> None:
-        pass
 
 
 @pytest.mark.ranks(2)
@@ -68,7 +60,7 @@ def test_a_device_learns_what_is_read_and_written(nccl: torch.device, rank: int)
     names = [name for name, _ in diary.operations]
     message = "send" if rank == 0 else "recv"
     assert names == ["all_reduce", "all_gather", "broadcast", "reduce", "scatter", "gather", message]
-    assert len({lane for _, lane in diary.operations}) == 1
+    assert len({group_number for _, group_number in diary.operations}) == 1
     diary.entries.clear()
     work = dist.all_reduce(value, async_op=True)
     assert diary.entries == [(1, 1), "pending"]
@@ -149,6 +141,6 @@ def test_groups_are_told_apart_by_running_numbers(nccl: torch.device) -> None:
     stream_order.orders("cuda", diary := _Diary())
     for group in groups:
         dist.all_reduce(torch.ones(1, device=nccl), group=group)
-    lanes = [lane for _, lane in diary.operations]
-    assert lanes == [lanes[0], lanes[0] + 1, lanes[0] + 2]
-    assert lanes[0] < 100
+    numbers = [group_number for _, group_number in diary.operations]
+    assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]
+    assert numbers[0] < 100

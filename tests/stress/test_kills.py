@@ -109,7 +109,7 @@ def test_random_kills_leave_nothing_behind(tmp_path: Path, amount: Amount) -> No
     assert not _kill_somebody(0, tmp_path / "warm up")
     gc.collect()
     before = len(leftovers.open_descriptors())
-    num_kills = amount(quick=200, whole=1000)
+    num_kills = amount(quick=100, whole=1000)
     with ThreadPoolExecutor(3) as pool:
         told = pool.map(lambda seed: _kill_somebody(seed, tmp_path / str(seed)), range(1, num_kills + 1))
         problems = [text for text in told if text]

@@ -48,7 +48,7 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "thread": (errno.EAGAIN, errno.ENOMEM, errno.EPERM),
     "chdir": (errno.ENOMEM, errno.EPERM),
 }
-_SOON_S = 6.0  # well before the timeout of operations, which is 10 s
+_SOON_S = 12.0  # before the timeout of operations, which is 15 s
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 import phalanx
 from tests.system_calls.page import NOBODY, become
 
-TIMEOUT_S = 10.0  # of every operation: who waits that long was not told
+TIMEOUT_S = 15.0  # of every operation: who waits that long was not told
 
 
 def be_rank(notes: str) -> None:

@@ -8,9 +8,9 @@ from tests.testing.inner_runs import InnerRuns
 
 # pytester forgets what a run in this process has imported, and torch can't be imported twice.
 for name in (
-    "phalanx.devices.building",
-    "phalanx.devices.cuda_face",
-    "phalanx.devices.set_up",
+    "phalanx.virtual_gpus.building",
+    "phalanx.virtual_gpus.torch_cuda",
+    "phalanx.virtual_gpus.set_up",
     "phalanx.groups.connect",
     "phalanx.groups.torch_network",
     "phalanx.stand_in",

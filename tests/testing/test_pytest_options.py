@@ -71,7 +71,7 @@ def test_the_mark_is_declared(inner: InnerRuns) -> None:
     result.stdout.fnmatch_lines(
         [
             "@pytest.mark.ranks(n, [*], kind, timeout, backend, device, gpus, races): run the test on n ranks*",
-            "@pytest.mark.virtual_gpus(n=4, [*], races, timeout): run the test in a process of its own*",
+            "@pytest.mark.virtual_gpus(n=4, [*], races, timeout): run the test in a separate process*",
         ]
     )
     helped = inner.run(_MIXED, "--help")
@@ -86,5 +86,5 @@ def test_setup_show_and_durations_work(inner: InnerRuns) -> None:
 
 def test_fixtures_have_descriptions(inner: InnerRuns) -> None:
     result = inner.run("", "--fixtures")
-    for name, told in (("rank", "The number of this rank."), ("group", "The group of all ranks of the test*")):
+    for name, told in (("rank", "The number of this rank."), ("group", "A new group of all ranks of the test*")):
         result.stdout.fnmatch_lines([f"{name} -- *", f"    {told}"])

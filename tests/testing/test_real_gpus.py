@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from phalanx.devices.gpu_shares import MemoryShare
 from phalanx.errors import UsageError
+from phalanx.real_gpus.memory_shares import MemoryShare
 from phalanx.settings import cache_folder
 from phalanx.testing.real_gpus import RealGpus, check_gpus, gpu_of, take_gpu
 from tests.gpus import NUM_GPUS, needs_gpu

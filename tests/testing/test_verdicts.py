@@ -131,6 +131,6 @@ def test_faults_that_do_nothing_are_told(inner: InnerRuns) -> None:
     result.stdout.fnmatch_lines_random(
         [
             "*a fault never struck: this rank did not come to operation 10*",
-            "*faults strike in phalanx's own groups only*",
+            "*faults work only in phalanx's own groups*",
         ]
     )

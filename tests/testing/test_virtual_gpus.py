@@ -244,8 +244,8 @@ def test_the_fixture_is_refused_where_there_are_no_gpus(inner: InnerRuns) -> Non
         """
     )
     result.assert_outcomes(failed=2, errors=1)
-    result.stdout.fnmatch_lines(["*'virtual_gpus' is for tests that have virtual GPUs; mark the test with @pytest*"])
-    result.stdout.fnmatch_lines(["*'virtual_gpus' is for tests that have virtual GPUs; name it as an argument"])
+    result.stdout.fnmatch_lines(["*'virtual_gpus' needs a test that has virtual GPUs; mark the test with @pytest*"])
+    result.stdout.fnmatch_lines(["*'virtual_gpus' needs a test that has virtual GPUs; name it as an argument"])
     result.stdout.fnmatch_lines(
         ["@pytest.mark.virtual_gpus is for test functions and plain classes, not for unittest*"]
     )

@@ -113,7 +113,7 @@ def test_a_rank_that_ends_between_tests_is_replaced(caplog: pytest.LogCaptureFix
             ranks = self.__class__._ranks
             if ranks is not None:
                 os.kill(ranks.members[1].pid, signal.SIGKILL)
-                while ranks.members[1].is_running():
+                while ranks.members[1].is_alive():
                     time.sleep(0.001)
             super().setUp()
 

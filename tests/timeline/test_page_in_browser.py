@@ -141,7 +141,7 @@ def test_hovering_tells_what_is_known_about_a_call(browser: Browser, page: Path)
     assert "1 rank waited up to 30 ms for this one" in _hover(browser, _rect(browser, 1, ALL_REDUCE))
     message = _hover(browser, _rect(browser, 0, SEND))
     assert "to\nrank 1\ntag\n3" in message
-    assert "never came out of it" in _hover(browser, _rect(browser, 1, BARRIER))
+    assert "the call never returned" in _hover(browser, _rect(browser, 1, BARRIER))
     browser.mouse("mouseMoved", 2, 2)
     assert browser.ask("document.getElementById('details').hidden")
 
@@ -159,7 +159,7 @@ def test_the_tables_have_the_right_numbers(browser: Browser, page: Path) -> None
     assert operations["all_reduce"] == ["2", "8.00 KiB", "50.0 ms"]
     assert operations["send"] == ["1", "1.00 MiB", "5.00 ms"]
     assert _cells(browser, "lines")[0][:2] == ["train.py:61", "2"]
-    assert f'Rank 1 never came out of barrier #2 of group "{EVIL}"' in browser.text(".gaps")
+    assert f'Rank 1 never returned from barrier #2 of group "{EVIL}"' in browser.text(".gaps")
     assert "2 B / n" in browser.ask("document.querySelector('details').textContent")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.timeline import units
 from phalanx.timeline.spans import Timeline, read_spans
-from phalanx.timeline.summary import count_waits, rank_list, tally, tell_gaps
+from phalanx.timeline.summary import count_waits, describe_gaps, rank_list, tally
 from phalanx.timeline.waits import find_waits
 from tests.timeline.raw_files import RawRank
 
@@ -50,7 +50,7 @@ def test_calls_are_tallied_by_name_and_unnamed_ones_left_out(tmp_path: Path) -> 
 
 def test_a_whole_recording_has_no_gaps(tmp_path: Path) -> None:
     ranks = [RawRank(rank).group().call("barrier", 1, 0, 10) for rank in range(2)]
-    assert tell_gaps(_timeline(tmp_path, *ranks)) == []
+    assert describe_gaps(_timeline(tmp_path, *ranks)) == []
 
 
 def test_gaps_are_told_in_words(tmp_path: Path) -> None:
@@ -60,17 +60,17 @@ def test_gaps_are_told_in_words(tmp_path: Path) -> None:
     sender = RawRank(2, pid=12).group(num_ranks=5).call("send", 1, 5, 6, peer=0)
     (tmp_path / "rank-3-13.raw").write_bytes(b"")
     path = sender.write(tmp_path)
-    timeline_gaps = tell_gaps(_timeline(tmp_path, full, killed))
+    timeline_gaps = describe_gaps(_timeline(tmp_path, full, killed))
     assert timeline_gaps == [
-        "Rank 0 (pid 10) could not write all it did, because the disk was full: the rest of it is missing.",
+        "Rank 0 (pid 10) could not record everything, because the disk was full: its later calls are missing.",
         "Rank 3 (pid 13) recorded nothing: it ended before its first call.",
-        'Rank 1 never came out of all_reduce #7 of group "world", train.py:61 and of 1 other call: '
+        'Rank 1 never returned from all_reduce #7 of group "world", train.py:61 and from 1 other call: '
         "it was killed, or still ran when the recording ended.",
-        'Of group "world", ranks 3-4 of 5 left no recording.',
-        "1 message sent without a receive in this recording.",
+        'Group "world" has 5 ranks. There is no recording of ranks 3-4.',
+        "This recording has no receive for 1 sent message.",
     ]
     path.write_bytes(path.read_bytes()[:300])
-    assert "The file of rank 2, rank-2-12.raw, ends in the middle of a record." in tell_gaps(read_spans(tmp_path))
+    assert "The file of rank 2, rank-2-12.raw, ends in the middle of a record." in describe_gaps(read_spans(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,3 @@ def test_ranks_are_written_as_runs(ranks: list[int], text: str) -> None:
 )
 def test_durations_have_three_digits(value_ns: float, text: str) -> None:
     assert units.duration(value_ns) == text
-
-
-@pytest.mark.parametrize(
-    ("value_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (2**30, "1.00 GiB"), (2**51, "2,048 TiB")],
-)
-def test_sizes_have_binary_units(value_bytes: float, text: str) -> None:
-    assert units.size(value_bytes) == text

@@ -15,16 +15,16 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import phalanx
-from phalanx.devices import real_gpus
 from phalanx.groups import stream_order
+from phalanx.real_gpus import discovery
 from phalanx.settings import set_environment
 from phalanx.torch_backend import autoload
 from phalanx.torch_backend.cuda_order import CudaStreamOrder, serve_cuda
 from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import dist
 from tests.cuda_simulator.build import build_simulator, has_compiler, user_folder
-from tests.devices.in_child import in_child, on_virtual_devices
 from tests.torch_training.averaging_hook import register_averaging_hook
+from tests.virtual_gpus.in_child import in_child, on_virtual_devices
 
 _LARGE = 1 << 16
 
@@ -466,13 +466,25 @@ def test_ddp_trains_as_one_process_does(gpu: torch.device, rank: int) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_join_keeps_the_work_that_it_hands_to_the_reducer(gpu: torch.device, rank: int) -> None:
+    """Its result is asked for after other collectives have started."""
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2).to(gpu), device_ids=[0], bucket_cap_mb=1e-6)
+    with ddp.join(divide_by_initial_world_size=False):
+        for _ in range(3 + 2 * rank):
+            ddp(torch.ones(1, 2, device=gpu)).sum().backward()
+            gc.collect()
+            torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+@pytest.mark.ranks(2)
 def test_ranks_share_a_gpu_under_the_name_of_nccl(rank: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "nvidia0").touch()
     phalanx.virtual_devices(1, face="cuda")
     stream_order.orders("cuda", CudaStreamOrder())
     with monkeypatch.context() as patch:
         patch.setattr(torch.version, "cuda", "13.0")
-        patch.setattr(real_gpus, "DEVICE_FOLDER", tmp_path)
+        patch.setattr(discovery, "DEVICE_FOLDER", tmp_path)
         stand_in = phalanx.stand_in_for("nccl")
     with stand_in:
         dist.init_process_group("nccl", device_id=torch.device("cuda", 0))

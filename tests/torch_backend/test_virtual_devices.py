@@ -10,7 +10,7 @@ import torch
 
 import phalanx
 from phalanx.torch_backend.untyped import dist
-from tests.devices.in_child import on_virtual_devices
+from tests.virtual_gpus.in_child import on_virtual_devices
 
 Face = Literal["virtual", "cuda"]
 

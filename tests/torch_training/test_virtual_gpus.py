@@ -16,10 +16,10 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.devices.in_child import on_virtual_devices
 from tests.torch_training import reference_training as reference
 from tests.torch_training.closeness import all_close, close
 from tests.torch_training.training_ranks import TORCHS_OWN_WARNINGS
+from tests.virtual_gpus.in_child import on_virtual_devices
 
 NUM_GPUS = 4
 pytestmark = [pytest.mark.slow, *(pytest.mark.filterwarnings(f"ignore:{message}") for message in TORCHS_OWN_WARNINGS)]

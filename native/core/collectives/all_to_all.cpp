@@ -11,8 +11,7 @@ std::size_t agree_on_steps(Endpoint& self, std::size_t set, const std::size_t* o
     steps = std::max(steps, self.layout().post(peer, self.seq()).extra);
     const std::uint64_t sent = self.layout().sizes(peer, set)[self.rank()];
     if (sent != output_bytes[peer])
-      self.fail(FaultKind::kMismatch, peer,
-                "sizes " + std::to_string(sent) + " " + std::to_string(output_bytes[peer]));
+      self.fail(FaultKind::kMismatch, peer, {.wanted_bytes = output_bytes[peer], .found_bytes = sent});
   }
   return steps;
 }

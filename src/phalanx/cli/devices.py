@@ -9,18 +9,19 @@ from phalanx.cli.command_group import CommandGroup
 
 @click.group(cls=CommandGroup)
 def devices() -> None:
-    """Build virtual GPUs for machines that have none, or say what is built."""
+    """Build the library that virtual GPUs need, or show what is built."""
 
 
 @devices.command()
 def build() -> None:
-    """Build virtual devices for the torch that is installed, and say where they are.
+    """Build the library of virtual GPUs for the installed torch, and print its path.
 
-    The first program that uses them does so too; this is for images and other places that are prepared. What is
-    built already is not built again. XDG_CACHE_HOME says where it is kept, CXX with which compiler it is built.
+    You need not run this: the first program that uses virtual GPUs builds the library too. Use it to build the library
+    ahead of time, for example in a container image. It does nothing if the library exists. XDG_CACHE_HOME sets the
+    folder of the library, and CXX sets the compiler.
     """
-    from phalanx.devices.building import built_library
     from phalanx.errors import BuildError
+    from phalanx.virtual_gpus.building import built_library
 
     try:
         click.echo(built_library())
@@ -30,24 +31,24 @@ def build() -> None:
 
 @devices.command()
 def show() -> None:
-    """Say what is built, and with what it would be."""
+    """Show which libraries are built, and which torch and compiler a build would use."""
     import torch
 
-    from phalanx.devices.building import look_around
-    from phalanx.devices.building.compiler import find_compiler
     from phalanx.errors import BuildError
+    from phalanx.virtual_gpus.building import find_builds
+    from phalanx.virtual_gpus.building.compiling import find_compiler
 
     try:
-        state = look_around()
+        library, others = find_builds()
     except BuildError as error:
         raise click.ClickException(str(error)) from error
     try:
         compiler = find_compiler()
-        named = f"{' '.join(compiler.command)} ({compiler.version or 'which does not tell its version'})"
+        named = f"{' '.join(compiler.command)} ({compiler.version or 'unknown version'})"
     except BuildError as error:
         named = f"none: {str(error).splitlines()[0]}"
-    built = "not yet; the first use builds it, or: phalanx devices build" if state.library is None else state.library
+    built = "not yet; the first use builds it, or: phalanx devices build" if library is None else library
     for name, value in (("torch", torch.__version__), ("built", built), ("compiler", named)):
         click.echo(f"{name:<10}{value}")
-    for other in state.others:
+    for other in others:
         click.echo(f"{'other':<10}{other}")

@@ -1,4 +1,4 @@
-"""`phalanx diagnose`: who waits for whom in a job that runs, hangs, or has failed."""
+"""`phalanx diagnose`: show which rank waits for which in a job that runs, hangs or has failed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--list", "is_list", is_flag=True, help="Only list the jobs that run here.")
-@click.option("--json", "is_json", is_flag=True, help="Everything as JSON: a flight record.")
+@click.option("--list", "is_list", is_flag=True, help="Only list the jobs that are running on this machine.")
+@click.option("--json", "is_json", is_flag=True, help="Print everything as JSON, in the form of a flight record.")
 @click.option("--watch", "watch_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=1.0, metavar="[SECONDS]",
-              help="Look again and again, every second or as told, until the job or you end it.")  # fmt: skip
-@click.option("--short", is_flag=True, help="Without the last operations of every rank.")
+              help="Look again every second, or every SECONDS, until the job ends or you press Ctrl-C.")  # fmt: skip
+@click.option("--short", is_flag=True, help="Leave out the last operations of each rank.")
 @click.option("--torch", "torch_folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Also write a dump per rank in the format of torch's flight recorder.")  # fmt: skip
+              help="Also write one dump per rank to DIR, in the format of torch's flight recorder.")  # fmt: skip
 def diagnose(
     job: str | None, is_list: bool, is_json: bool, watch_s: float | None, short: bool, torch_folder: Path | None
 ) -> None:
-    """Show which rank waits for which, and the line of code that each one is at.
+    """Show which rank waits for which, and where each rank is in the program.
 
-    JOB is the process of a rank or of its launcher, the name of a job, or a flight record written when one failed. It
-    can be left out when only one job runs. The job need not do anything for it: it may hang, or be stopped.
+    JOB is the process id of a rank or of its launcher, the name of a job, or the path of a flight record. You can leave
+    it out if only one job is running. The job need not cooperate: it may hang, or be stopped.
     """
     from phalanx.diagnosis.formatting import visible_lines
     from phalanx.errors import PhalanxError
@@ -54,7 +54,7 @@ def diagnose(
     except OSError as error:
         if error.errno == errno.EPIPE:  # nobody reads it
             raise
-        raise click.ClickException(str(in_words(error, "the jobs of this machine can't be looked at"))) from error
+        raise click.ClickException(str(in_words(error, "can't look at the jobs of this machine"))) from error
 
 
 def _list_jobs() -> None:

@@ -1,4 +1,4 @@
-"""`phalanx doctor`: what this machine offers to ranks, and what to do about what is missing."""
+"""`phalanx doctor`: check whether ranks can run on this machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ _WIDEST = 110  # longer lines are hard to read
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("--self-test/--no-self-test", "with_self_tests", default=True, help="Really run ranks of every kind.")
+@click.option(
+    "--self-test/--no-self-test",
+    "with_self_tests",
+    default=True,
+    help="Run ranks of every kind as a test, or only examine the machine.",
+)
 def doctor(as_json: bool, with_self_tests: bool) -> None:
-    """Check what this machine offers to ranks, and say what to do about what is missing.
+    """Check whether ranks can run on this machine, and say how to fix what is missing.
 
-    Exits with 1 if ranks can't run properly. An absent GPU or MPI is no failure.
+    The exit code is 1 if ranks can't run properly. A machine without a GPU or without MPI is fine.
     """
     import importlib.metadata
 

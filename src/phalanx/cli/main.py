@@ -15,7 +15,7 @@ from phalanx.cli.timeline import timeline
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="phalanx", prog_name="phalanx")
 def main() -> None:
-    """Distributed PyTorch on the machine in front of you."""
+    """Run distributed PyTorch on this machine, and find out why a job hangs."""
 
 
 for command in (run, diagnose, timeline, doctor, devices):

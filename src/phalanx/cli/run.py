@@ -1,4 +1,4 @@
-"""`phalanx run`: a program on several ranks of this machine."""
+"""`phalanx run`: run a program on several ranks of this machine."""
 
 from __future__ import annotations
 
@@ -14,44 +14,56 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "num_ranks", type=int, required=True, metavar="RANKS", help="How many ranks.")
+@click.option("-n", "num_ranks", type=int, required=True, metavar="RANKS", help="The number of ranks.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
 @click.option("--gpus", metavar="SPEC",
-              help='How many GPUs ranks use, such as "1", or which: "0,1", "device=1", "all", "none". More ranks than '
-                   "GPUs share them.")  # fmt: skip
+              help='How many GPUs the ranks use, such as "1", or which: "0,1", "device=1", "all", "none". If there are '
+                   "more ranks than GPUs, ranks share them.")  # fmt: skip
 @click.option("--gpu-memory", metavar="SHARES",
-              help='What each rank may use of a GPU it shares: "even", "free", 0.2, 10GiB, or a list with one for each '
-                   "rank [default: PHALANX_GPU_MEMORY, else even].")  # fmt: skip
+              help='How much memory of a shared GPU each rank may use: "even", "free" (no limit), 0.2, 10GiB, or a '
+                   "list with one entry for each rank [default: PHALANX_GPU_MEMORY, else even].")  # fmt: skip
 @click.option("--virtual-gpus", "num_virtual", type=click.IntRange(1, 64), metavar="N",
-              help="GPUs that all ranks see and that the CPU plays; NCCL is phalanx then.")  # fmt: skip
-@click.option("--virtual-memory", metavar="SIZE", help="Memory of a virtual GPU [default: 16GiB].")
+              help="Give all ranks N virtual GPUs, which compute on the CPU, and let phalanx stand in for "
+                   "NCCL.")  # fmt: skip
+@click.option("--virtual-memory", metavar="SIZE", help="The memory of each virtual GPU [default: 16GiB].")
 @click.option("--races", type=click.Choice(["off", "warn", "raise"]),
-              help="Look for streams that touch the same memory unordered [default: off].")  # fmt: skip
+              help="Find streams of virtual GPUs that use the same memory without waiting for each other "
+                   "[default: off].")  # fmt: skip
 @click.option("--threads-per-rank", "num_threads", type=click.IntRange(min=1), metavar="N",
-              help="Threads of torch in a rank [default: OMP_NUM_THREADS, else cores // ranks].")  # fmt: skip
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable for the ranks.")
+              help="The number of torch threads in each rank [default: OMP_NUM_THREADS, else cores // "
+                   "ranks].")  # fmt: skip
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an environment variable for all ranks; may be repeated.",
+)
 @click.option("--log-dir", "log_folder", type=click.Path(path_type=Path), metavar="DIR",
-              help="Keep all output in DIR/rank-<r>.out and .err.")  # fmt: skip
+              help="Save the output of each rank in DIR/rank-<r>.out and DIR/rank-<r>.err.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
               help="End the job after this time, with exit code 124.")  # fmt: skip
 @click.option("--restart", "max_restarts", type=click.IntRange(min=0), default=0, metavar="N",
-              help="After a failure start all ranks again, up to N times.")  # fmt: skip
+              help="After a failure, start all ranks again, up to N times.")  # fmt: skip
 @click.option("--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Time for ranks at each step of being ended [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
-@click.option("--name", help="What to call the job [default: the program's name].")
+              help="How long to wait at each step when ranks are ended: for them to end by themselves, then after "
+                   "SIGTERM [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
+@click.option("--name", help="The name of the job [default: the program's name].")
 @click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",
-              help="Record what ranks do, and write a timeline to DIR.")  # fmt: skip
+              help="Record all operations, and write a timeline to DIR.")  # fmt: skip
 @click.option("--warn-after", "warn_after_s", type=click.FloatRange(min=0), default=30.0, show_default=True,
-              metavar="SECONDS", help="Say who holds up whom when a rank has waited so long; 0 for never.")  # fmt: skip
+              metavar="SECONDS",
+              help="When a rank has waited this long, print which rank it waits for; 0 turns this off.")  # fmt: skip
 @click.option("--live/--plain", "is_live", default=None,
-              help="Show the ranks as they run, or only their lines [default: live on a terminal].")  # fmt: skip
+              help="Show a table of all ranks below their output, or only the output [default: live on a "
+                   "terminal].")  # fmt: skip
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(num_ranks: int, program: str, arguments: tuple[str, ...], **options: object) -> None:
     """Run PROGRAM with its ARGUMENTS on several ranks of this machine.
 
-    PROGRAM is a script, or a folder or archive with __main__.py, run as python would run it, with the variables that
-    torchrun sets. Options of phalanx come before it, its own after it.
+    PROGRAM is a script, or a folder or archive that contains __main__.py. It runs as it would under python, and finds
+    the variables that torchrun sets. Options of phalanx come before PROGRAM, and options of the program come after it.
 
     The exit code is that of the first rank that failed.
     """

@@ -1,4 +1,4 @@
-"""`phalanx timeline`: make the page of a recording again from its raw files."""
+"""`phalanx timeline`: make the page of a recording from its raw files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 def timeline(folder: Path) -> None:
     """Make trace.json and timeline.html from the recording in FOLDER.
 
-    Recordings are made by `phalanx run --trace FOLDER` and `with phalanx.trace(FOLDER):`.
+    `phalanx run --trace FOLDER`, `with phalanx.trace(FOLDER):` and PHALANX_TRACE=FOLDER make recordings.
     """
     from phalanx.diagnosis.formatting import visible, visible_lines
     from phalanx.errors import PhalanxError

@@ -1,4 +1,4 @@
-"""Load checkpoints that were saved on devices this process does not have."""
+"""Load checkpoints that were saved on devices that this process does not have."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _EVERYWHERE = ("cpu", "meta")
 def remap_devices(
     mapping: Mapping[str, str] | None = None, *, missing: Missing = "refuse"
 ) -> Callable[[Storage, str], Storage]:
-    """Return a map_location for torch.load that decides about devices that are not here.
+    """Return a map_location for torch.load that says where tensors of missing devices go.
 
     torch.load("8-gpus.pt", map_location=remap_devices(missing="wrap"))
 
     Args:
-        mapping: Where tensors of a device go, such as {"cuda:1": "cuda:0"}; goes before everything else.
-        missing: What happens to tensors of other devices that are not here. "refuse": an error that names the device.
-            "wrap": the devices here take turns, so of four the second gets cuda:1, cuda:5 and cuda:9; it may also
-            be of another type. "cpu": they go to the CPU.
+        mapping: Where tensors of a device go, such as {"cuda:1": "cuda:0"}. It is applied first.
+        missing: What happens to tensors of other devices that are not here. "refuse" raises an error that names the
+            device. "wrap" lets the devices here take turns: of four, the second gets cuda:1, cuda:5 and cuda:9. They
+            may also have another type. "cpu" puts the tensors on the CPU.
 
     Raises:
-        UsageError: missing is none of the three; from torch.load when a device is not here.
+        UsageError: missing has another value. torch.load raises it if a device is not here.
     """
     if missing not in ("refuse", "wrap", "cpu"):
         raise UsageError(f"missing={missing!r} is unknown\n  do       take 'refuse', 'wrap' or 'cpu'")

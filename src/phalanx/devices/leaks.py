@@ -1,6 +1,6 @@
 """Check that a block of code gives back the device memory it takes.
 
-Two witnesses: what the allocator has handed out, and what the driver says is in use. Only what both see is a leak.
+It compares what the allocator has handed out and what the driver says is in use. Only growth that both see is a leak.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phalanx.devices.comm.placement import active_device_type
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The driver's number lags behind on real devices: a second look may find the memory free.
+# On real devices the driver's number lags behind: the memory may be free a moment later.
 _NUM_LOOKS = 3
 
 
@@ -36,11 +36,11 @@ class no_leaks:
     with no_leaks("one training step"):
         step()
 
-    An exception inside is let through without a check: what it refers to is no leak. Growth that only the allocator
-    sees is a RuntimeWarning. Contexts may be nested; one object is for one thread.
+    If the block raises, nothing is checked: what the exception refers to is no leak. If only the allocator sees a
+    growth, you get a RuntimeWarning. Contexts may be nested; one object is for one thread.
 
     Args:
-        where: What the error calls the block; a decorated function goes by its own name.
+        where: The name of the block in the error. For a decorated function it is the name of the function.
     """
 
     def __init__(self, where: str = "a block") -> None:

@@ -1,7 +1,7 @@
-"""Find streams that touch the same memory unordered.
+"""Find streams that touch the same memory without waiting for each other.
 
-Operations of virtual devices run in program order, so a missing wait never shows in the numbers, only on a GPU. The
-native detector follows streams, events, the allocator, copies and collectives, and tells this module of each race.
+Operations of virtual devices run in program order, so a missing wait never changes the results here; on a GPU it does.
+The native detector follows streams, events, the allocator, copies and collectives, and reports each race here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["RacePlace", "RaceReport", "RaceSide", "RaceWarning", "clear", "is_on
 
 Mode = Literal["off", "warn", "raise"]
 _MODES: tuple[Mode, ...] = ("off", "warn", "raise")
-_Tell = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+_Report = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 
 
 class RaceWarning(UserWarning):
-    """Two streams touch the same memory unordered; each pair of lines is told once."""
+    """Two streams touch the same memory, and neither waits for the other. Each pair of lines is reported once."""
 
 
 @dataclass(frozen=True)
 class RacePlace:
-    """A line of the program; an empty file when it is not known."""
+    """A line of the program. If it is not known, the file is empty."""
 
     file: str
     line: int
@@ -78,7 +78,7 @@ class RaceReport:
         kind: "streams"; "allocation" (memory used on a stream that did not wait for the one it was allocated on);
             "reuse" (freed without record_stream); "collective" (used before work.wait()); "host" (pinned memory used
             before the copy was waited for).
-        text: All of it in words, as the RaceError has it.
+        text: The whole report as text, as the RaceError has it.
         here: The later access, which did not wait.
         earlier: The one it should have waited for.
         freed: Where the memory was freed, for kind "reuse".
@@ -105,7 +105,7 @@ class _Detector:
 
     def __init__(self) -> None:
         self._native: ctypes.CDLL | None = None
-        self._tell = _Tell(self._told)  # keeps the function alive that native code calls
+        self._callback = _Report(self._report)  # keeps the function alive that native code calls
         self._thread = threading.local()  # .errors: what the native call this thread is in has found
 
     def connect(self, native: ctypes.CDLL) -> None:
@@ -113,10 +113,10 @@ class _Detector:
             function = getattr(native, name)
             function.restype, function.argtypes = result, arguments
         if self._native is None:
-            for prefix in _not_the_users():
+            for prefix in _hidden_files():
                 native.pxd_races_hide(prefix.encode())
-            atexit.register(self._tell_the_rest)
-        native.pxd_races_connect(self._tell)
+            atexit.register(self._report_the_rest)
+        native.pxd_races_connect(self._callback)
         self._native = native
 
     @property
@@ -140,14 +140,14 @@ class _Detector:
             raise errors.pop()
         return result
 
-    def _tell_the_rest(self) -> None:
-        # Races of the host wait for an operation to be raised from. At the end there is none any more.
+    def _report_the_rest(self) -> None:
+        # A race of the host is raised by the next operation. At the end of the program no operation follows.
         if self.is_on():
             self.native.pxd_races_set_mode(_MODES.index("warn"))
             self.native.pxd_races_take_unraised()
 
-    def _told(self, text: bytes) -> int | None:
-        """Warn of a race, or return the exception to raise; called by native code, on whatever thread found it."""
+    def _report(self, text: bytes) -> int | None:
+        """Warn of a race, or return the exception to raise. Native code calls this on the thread that found it."""
         report = _read(text)
         error: Exception | None = None
         if self.native.pxd_races_mode() == _MODES.index("raise"):
@@ -167,17 +167,17 @@ class _Detector:
 
 
 def is_on() -> bool:
-    """Tell whether races are looked for."""
+    """Return whether the detector is on."""
     return _detector.is_on()
 
 
 def connect(native: ctypes.CDLL) -> None:
-    """Take over the detector of a loaded library; it is off."""
+    """Use the detector of a loaded library. It is off at first."""
     _detector.connect(native)
 
 
 def set_mode(mode: Mode) -> None:
-    """Look for races from now on, or no longer. Switched on, it knows nothing of what was done before.
+    """Turn the detector on or off. When you turn it on, it knows nothing about earlier operations.
 
     Raises:
         UsageError: There is no such mode, or there are no virtual devices.
@@ -189,11 +189,11 @@ def set_mode(mode: Mode) -> None:
 
 @contextlib.contextmanager
 def races_mode(mode: Mode) -> Iterator[None]:
-    """Look for races within a `with` block, or do not: "off", "warn" or "raise".
+    """Turn the detector on or off for a `with` block: "off", "warn" or "raise".
 
     Raises:
         UsageError: There is no such mode, or there are no virtual devices.
-        RaceError: The host used pinned memory before a copy was done, and no operation came after it to say so.
+        RaceError: The host used pinned memory before a copy was done, and no operation followed that could raise this.
     """
     before = _MODES[_detector.native.pxd_races_mode()]
     set_mode(mode)
@@ -205,7 +205,7 @@ def races_mode(mode: Mode) -> Iterator[None]:
 
 
 def seen() -> list[RaceReport]:
-    """Return the races found so far, at most 1000; of those only warned of, each pair of lines once.
+    """Return the races found so far, at most 1000. A pair of lines that only caused a warning is listed once.
 
     Raises:
         UsageError: There are no virtual devices.
@@ -225,11 +225,11 @@ def clear() -> None:
     _detector.native.pxd_races_clear()
 
 
-def begin_collective(reads: Sequence[Tensor], writes: Sequence[Tensor], *, lane: int, operation: str) -> int:
-    """Put a collective behind the current stream, on a stream of its own; return its ticket.
+def begin_collective(reads: Sequence[Tensor], writes: Sequence[Tensor], *, group_number: int, operation: str) -> int:
+    """Let a collective, on a stream of its own, wait for the current stream; return a ticket for it.
 
     Args:
-        lane: Stands for the group: its collectives come one after the other.
+        group_number: Tells groups apart: its collectives come one after the other.
 
     Raises:
         RaceError: Another stream is not done with a tensor.
@@ -239,11 +239,11 @@ def begin_collective(reads: Sequence[Tensor], writes: Sequence[Tensor], *, lane:
     device = tensors[0][0].device.index
     stream = _detector.native.pxd_current_stream(device)
     name = operation.encode()
-    return int(_detector.call("pxd_races_begin_collective", device, stream, accesses, len(tensors), lane, name))
+    return int(_detector.call("pxd_races_begin_collective", device, stream, accesses, len(tensors), group_number, name))
 
 
 def wait_collective(ticket: int, device: int) -> None:
-    """Put a device's current stream behind a collective."""
+    """Let the current stream of a device wait for a collective."""
     native = _detector.native
     native.pxd_races_wait_collective(ticket, device, native.pxd_current_stream(device))
 
@@ -281,8 +281,8 @@ def _line_of(place: RacePlace) -> str:
     return str(place) if place.file else ""
 
 
-def _not_the_users() -> list[str]:
-    """What file names begin with where the caller's line is not to be shown."""
+def _hidden_files() -> list[str]:
+    """Return beginnings of file names. A report shows the line that called into such a file instead."""
     standard = sysconfig.get_paths()["stdlib"]
     callers = ["threading.py", "contextlib.py", "functools.py", "ctypes/", "concurrent/", "asyncio/", "warnings.py"]
     packages = [Path(torch.__file__).parent, Path(__file__).parent.parent]
@@ -291,7 +291,7 @@ def _not_the_users() -> list[str]:
 
 _int, _int64 = ctypes.c_int, ctypes.c_int64
 _SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
-    ("pxd_races_connect", None, [_Tell]),
+    ("pxd_races_connect", None, [_Report]),
     ("pxd_races_hide", None, [ctypes.c_char_p]),
     ("pxd_races_set_mode", None, [_int]),
     ("pxd_races_mode", _int, []),
@@ -306,4 +306,4 @@ _SIGNATURES: tuple[tuple[str, object, list[object]], ...] = (
     ("pxd_races_wait_collective", None, [ctypes.c_uint64, _int, _int64]),
 )
 
-_detector = _Detector()  # of this process: the native one is one
+_detector = _Detector()  # one for this process, as the native detector is

@@ -1,4 +1,4 @@
-"""Random states of all devices at once: save, restore, and draw without leaving a trace."""
+"""Save and restore the random states of all devices at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.errors import UsageError
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """Return the random states of all devices of the accelerator, real or virtual; none when there is none."""
+    """Return the random states of all devices of the accelerator, real or virtual; an empty list if there are none."""
     return [torch.get_device_module().get_rng_state(index) for index in range(torch.accelerator.device_count())]
 
 
@@ -19,7 +19,7 @@ def set_rng_state_all(states: Sequence[torch.Tensor]) -> None:
     """Put all devices into the states that get_rng_state_all() returned.
 
     Raises:
-        UsageError: The states are those of another number of devices.
+        UsageError: There are more or fewer states than devices.
     """
     num_devices = torch.accelerator.device_count()
     if len(states) != num_devices:
@@ -36,7 +36,7 @@ def set_rng_state_all(states: Sequence[torch.Tensor]) -> None:
 def fork_rng() -> Iterator[None]:
     """Let a block draw random numbers on the CPU and all devices; afterwards their states are as before.
 
-    torch.random.fork_rng does the same, but warns when it is not told the devices.
+    torch.random.fork_rng does the same, but warns if you do not name the devices.
     """
     with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
         yield

@@ -1,4 +1,4 @@
-"""Turn the engine's facts into errors that say what happened, on which rank, because of whom, and what to do."""
+"""Errors that say what happened, on which rank, because of which rank, and what to do; made from the engine's facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking running processes where they stand.
+"""Ask running processes for the stacks of their threads.
 
     asker                                       process
     lock its memory file (opened through /proc)
@@ -6,9 +6,9 @@
     signal the thread, twice               -->  its handler appends the stack, twice
     read the first; it is whole when the second has begun
 
-The lock keeps askers apart: many ranks may ask for the same late one at once, and then the second takes what the first
-was told. Processes that are not ready, or stopped, are never signalled: a signal that nobody catches would end them.
-Into a file of another user nothing is written: the superuser asks and reads, and leaves no note for others.
+The lock lets one process ask at a time. Many ranks may ask the same late rank at once; then the second one uses the
+answer that the first one got. A process that is not ready, or is stopped, gets no signal, because a signal that it does
+not catch would end it. Nothing is written into a file of another user: the superuser only sends the signal and reads.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from phalanx.diagnosis.stacks import MEMORY_NAME, STACK_SIGNAL
 from phalanx.engine import signal_thread
 
 _KEPT_BYTES = 1 << 16
-_MOST_BYTES = 1 << 24  # of a file that we may not empty
+_MOST_BYTES = 1 << 24  # the size of a file that this process may not empty
 _LONGEST_ANSWER = 1 << 18
 _MOST_THREADS = 1 << 10
 _LARGEST_THREAD = 1 << 22  # the kernel's own limit; what a memory file says may be anything
 _NOTE = re.compile(r"([0-9]{1,9}) ([0-9]{1,19})")
 _POLL_S = 0.002
-_FRESH_S = 0.3  # so old an answer is as good as a new one
+_FRESH_S = 0.3  # an answer of this age is as good as a new one
 _ANSWER = "Stack (most recent call first):\n"
 
 
 def ask_for_stacks(
     pids: Iterable[int], threads: Mapping[int, Iterable[int]] | None = None, *, timeout_s: float = 0.5
 ) -> dict[int, str]:
-    """Return where the main threads of processes stand; those that do not answer in time are left out.
+    """Return the stacks of the main threads of processes, without those that do not answer in time.
 
     Args:
         pids: The processes.
-        threads: Which other threads of them to ask too, as the kernel counts.
+        threads: The kernel's numbers of other threads to ask as well.
         timeout_s: How long to wait for all of them together.
     """
     deadline = time.monotonic() + timeout_s
@@ -69,7 +69,7 @@ def ask_for_stacks(
 def _goes_on(question: _Question) -> bool:
     try:
         return question.go_on()
-    except OSError:  # this process can't be asked: others can
+    except OSError:  # this process can't be asked, but others can
         return False
 
 
@@ -81,7 +81,7 @@ def _text_of(question: _Question) -> str:
 
 
 def _memory_of_answer(pid: int) -> MemoryFile | None:
-    """Return where a process will write; None when it is not ready itself."""
+    """Return the file that a process writes its answers to; None if it is not ready to answer."""
     own = f"{MEMORY_NAME}:{pid}"
     files = list(memory_files(pid, MEMORY_NAME))
     given = [found.name.removeprefix(f"{own}:") for found in files if found.name.startswith(f"{own}:")]
@@ -91,7 +91,7 @@ def _memory_of_answer(pid: int) -> MemoryFile | None:
 
 
 class _Question:
-    """The threads of one process, asked one after the other: an answer does not say whose it is.
+    """The threads of one process, asked one after the other, because an answer does not name its thread.
 
     Raises:
         OSError: The process has ended, or is not ready to answer.
@@ -122,7 +122,7 @@ class _Question:
         return file, is_ours
 
     def go_on(self) -> bool:
-        """Do what can be done without waiting; return whether there is more."""
+        """Do what can be done without waiting; return whether something is left to do."""
         if not self._is_locked and not self._lock():
             return True
         while self._threads:
@@ -137,7 +137,7 @@ class _Question:
         return False
 
     def text(self) -> str:
-        """Return all answers, each under the number of its thread; also one that has not come to its end."""
+        """Return all answers, each under the number of its thread, including one that is not complete."""
         if self._threads and self._start >= 0:
             self._answers[self._threads[0]] = self._read_all(self._start).partition(_ANSWER)[2]
         return "".join(
@@ -147,7 +147,7 @@ class _Question:
         )
 
     def close(self) -> None:
-        """Let others ask."""
+        """Release the lock, so that other processes can ask."""
         os.close(self._file)
         os.close(self._process)
 
@@ -169,7 +169,7 @@ class _Question:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _take_fresh_answers(self) -> None:
-        """Use what somebody else was told a moment ago."""
+        """Use answers that another process got a moment ago."""
         recent = max(0, os.fstat(self._file).st_size - _LONGEST_ANSWER)
         for record in self._read_all(recent).split("\n@")[1:] if self._threads else ():
             head, _, rest = record.partition("\n")
@@ -185,7 +185,7 @@ class _Question:
         if self._is_writable:
             os.write(self._file, f"\n@{thread} {time.monotonic_ns()}\n".encode())
         self._start = os.fstat(self._file).st_size
-        # Once more: it may run another program by now, or have ended, and its number be another's.
+        # Check again: it may run another program now, or it has ended and its number belongs to another process.
         if catches(self.pid, STACK_SIGNAL) and not self._has_ended() and self._signal_twice(thread):
             return True
         self._threads.pop(0)  # the thread has ended
@@ -202,7 +202,7 @@ class _Question:
         return is_there and signal_thread(self.pid, thread, STACK_SIGNAL)
 
     def _read(self) -> str | None:
-        """Return the answer, if it is whole: a second one has begun."""
+        """Return the answer if it is complete, that is, if a second one has begun."""
         parts = self._read_all(self._start).split(_ANSWER)
         return parts[1] if len(parts) > 2 else None
 

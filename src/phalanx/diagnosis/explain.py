@@ -1,4 +1,4 @@
-"""From the facts of a failed operation and a snapshot of the journal to an exception.
+"""Make the exception for a failed operation, from its facts and a snapshot of the journal.
 
 Pure functions: no waiting, no I/O, so every message can be tested from literals.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from phalanx.diagnosis import formatting
-from phalanx.diagnosis.lateness import MESSAGES, broken_message, held_up_ranks, is_cut_off, is_elsewhere, late_ranks
-from phalanx.diagnosis.scene import Facts, Row, Scene
+from phalanx.diagnosis.lateness import broken_message, held_up_ranks, is_cut_off, is_elsewhere, late_ranks
+from phalanx.diagnosis.scene import Scene
+from phalanx.engine.facts import EntryFacts, Trouble
 from phalanx.errors import (
     AbortedError,
     ClosedError,
@@ -27,22 +28,22 @@ from phalanx.errors import (
 __all__ = ["describe_missing", "explain", "late_ranks"]
 
 
-def explain(facts: Facts, scene: Scene) -> PhalanxError:
-    """Make the error that belongs to the facts."""
-    return _EXPLAINERS.get(facts["kind"], _unknown)(facts, scene)
+def explain(facts: Trouble, scene: Scene) -> PhalanxError:
+    """Return the exception for these facts."""
+    return _EXPLAINERS.get(facts.kind, _unknown)(facts, scene)
 
 
-def _title(facts: Facts, scene: Scene) -> str:
-    number = f" #{facts['seq']}" if facts.get("seq") else ""
-    return f'{facts["operation"]}{number} of group "{scene.group}"'
+def _title(facts: Trouble, scene: Scene) -> str:
+    number = f" #{facts.seq}" if facts.seq else ""
+    return f'{facts.operation}{number} of group "{scene.group}"'
 
 
-def _here(facts: Facts, scene: Scene) -> str:
+def _here(facts: Trouble, scene: Scene) -> str:
     entry = scene.entries[scene.rank] if scene.entries else None
     text = f"rank {scene.rank} of {scene.num_ranks}"
     if entry is None:
-        return f"{text}, {facts['dtype']} {formatting.shape(facts['shape'])}" if facts.get("shape") else text
-    where = f", {formatting.place(entry['location'])}" if entry["location"] else ""
+        return f"{text}, {facts.dtype} {formatting.shape(facts.shape)}" if facts.shape else text
+    where = f", {formatting.place(entry.location)}" if entry.location else ""
     return f"{text} called {formatting.call(entry)}{where}"
 
 
@@ -54,7 +55,7 @@ def _error(
     kind: type[PhalanxError],
     headline: str,
     lines: str,
-    facts: Facts,
+    facts: Trouble,
     scene: Scene,
     culprits: Sequence[int] = (),
     verdict: str = "",
@@ -64,41 +65,45 @@ def _error(
         group=scene.group,
         rank=scene.rank,
         num_ranks=scene.num_ranks,
-        operation=facts["operation"],
-        sequence=facts.get("seq") or None,
+        operation=facts.operation,
+        sequence=facts.seq or None,
         culprits=tuple(culprits),
         verdict=verdict,
     )
 
 
-def _usage(facts: Facts, scene: Scene) -> PhalanxError:
-    return _error(UsageError, facts["text"], _lines(("here", f"rank {scene.rank} of {scene.num_ranks}")), facts, scene)
+def _usage(facts: Trouble, scene: Scene) -> PhalanxError:
+    return _error(UsageError, facts.text, _lines(("here", f"rank {scene.rank} of {scene.num_ranks}")), facts, scene)
 
 
-def _closed(facts: Facts, scene: Scene) -> PhalanxError:
+def _closed(facts: Trouble, scene: Scene) -> PhalanxError:
     advice = "call it before close(), or make a new group with split() or phalanx.connect()"
     return _error(ClosedError, "the group is closed", _lines(("do", advice)), facts, scene)
 
 
-def _forked(facts: Facts, scene: Scene) -> PhalanxError:
+def _forked(facts: Trouble, scene: Scene) -> PhalanxError:
     advice = "use the group in the process that made it; child processes make their own"
     return _error(ClosedError, "this process was forked from the rank", _lines(("do", advice)), facts, scene)
 
 
 _SHOWN_RANKS = 8
 
-_FIELDS = (
-    ("operation", "operation", "call the same operations in the same order on every rank"),
-    ("device", "device", "give every rank a tensor on the same kind of device"),
-    ("dtype", "dtype", "give every rank the same dtype"),
-    ("op", "reduce operation", "give every rank the same op"),
-    ("root", "root", "give every rank the same root"),
-    ("shape", "shape", "give every rank the same shape, e.g. drop the last partial batch (drop_last=True)"),
-    ("count", "size", "give every rank the same sizes in the same order"),
+_FIELDS: tuple[tuple[Callable[[EntryFacts], object], str, str], ...] = (
+    (lambda entry: entry.operation, "operation", "call the same operations in the same order on every rank"),
+    (lambda entry: entry.device, "device", "give every rank a tensor on the same kind of device"),
+    (lambda entry: entry.dtype, "dtype", "give every rank the same dtype"),
+    (lambda entry: entry.op, "reduce operation", "give every rank the same op"),
+    (lambda entry: entry.root, "root", "give every rank the same root"),
+    (
+        lambda entry: entry.shape,
+        "shape",
+        "give every rank the same shape, e.g. drop the last partial batch (drop_last=True)",
+    ),
+    (lambda entry: entry.count, "size", "give every rank the same sizes in the same order"),
 )
 
 
-def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
+def _mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     entries = {rank: entry for rank, entry in enumerate(scene.entries) if entry is not None}
     mine = entries.get(scene.rank)
     where = ""
@@ -106,16 +111,16 @@ def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
         if not entries:
             return _elsewhere(MismatchError, "ranks called different things", facts, scene)
         if mine is None:
-            where = f"the group broke in operation #{facts['fault_seq']}, where "
-        else:  # this rank has left that operation without having to look at the others; now it knows
-            facts = {**facts, "operation": mine["operation"], "seq": facts["fault_seq"]}
-    elif facts["operation"] in MESSAGES:
+            where = f"the group broke in operation #{facts.fault_seq}, where "
+        else:  # this rank did not have to compare calls in that operation; it notices the mismatch now
+            facts = facts._replace(operation=mine.operation, seq=facts.fault_seq)
+    elif facts.is_message:
         return _message_mismatch(facts, scene)
-    if facts["text"].startswith("sizes "):
+    if facts.found_bytes != facts.wanted_bytes:
         return _size_mismatch(facts, scene)
     field, advice = "operation", _FIELDS[0][2]
-    for key, label, hint in _FIELDS:
-        if len({repr(entry[key]) for entry in entries.values()}) > 1:
+    for read, label, hint in _FIELDS:
+        if len({read(entry) for entry in entries.values()}) > 1:
             field, advice = label, hint
             break
     others: dict[str, list[int]] = {}
@@ -131,14 +136,12 @@ def _mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(MismatchError, headline, lines, facts, scene, _minority(entries), f"different {field}")
 
 
-def _called(entry: Row) -> str:
-    return f"called {formatting.call(entry)}" + (
-        f", {formatting.place(entry['location'])}" if entry["location"] else ""
-    )
+def _called(entry: EntryFacts) -> str:
+    return f"called {formatting.call(entry)}" + (f", {formatting.place(entry.location)}" if entry.location else "")
 
 
-def _minority(entries: Mapping[int, Row]) -> list[int]:
-    """Return the ranks that did not do what most did; all but rank 0's like when it is a tie."""
+def _minority(entries: Mapping[int, EntryFacts]) -> list[int]:
+    """Return the ranks in the minority; in a tie, the side of the lowest rank counts as the majority."""
     by_call: dict[str, list[int]] = {}
     for rank, entry in entries.items():
         by_call.setdefault(formatting.call(entry), []).append(rank)
@@ -148,9 +151,9 @@ def _minority(entries: Mapping[int, Row]) -> list[int]:
     return sorted(rank for ranks in by_call.values() if ranks is not most for rank in ranks)
 
 
-def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
-    _, sent, expected = facts["text"].split()
-    sender, receiver = facts["culprit"], facts["reporter"]
+def _size_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
+    sent, expected = facts.found_bytes, facts.wanted_bytes
+    sender, receiver = facts.culprit, facts.reporter
     odd = _odd_one_out(scene.entries, (sender, receiver))
     entry = None if odd is None else scene.entries[odd]
     told = f"sends {sent} bytes, rank {receiver} has room for {expected}"
@@ -158,7 +161,7 @@ def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     if odd is not None and entry is not None:
         pairs = [("differs", f"{scene.process(odd)} {_called(entry)}"), ("sizes", f"rank {sender} {told}")]
     what, advice = "split sizes", "let rank i's input split for rank j equal rank j's output split for rank i"
-    if facts["operation"] != "all_to_all":
+    if facts.operation != "all_to_all":
         what, advice = "the sizes of tensors", "give every rank lists of the same tensors, in the same order"
         pairs = [("differs", f"{scene.process(sender)} has {sent} where {expected} are expected")]
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
@@ -166,44 +169,43 @@ def _size_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(MismatchError, f"ranks disagree on {what}", lines, facts, scene, [culprit], "different size")
 
 
-def _odd_one_out(entries: Sequence[Row | None], pair: tuple[int, int]) -> int | None:
-    """Return which of two ranks called something else than more than half of all did; None when that can't be told."""
+def _odd_one_out(entries: Sequence[EntryFacts | None], pair: tuple[int, int]) -> int | None:
+    """Return which of two ranks differs from more than half of all ranks; None if that is not clear."""
     calls = [None if entry is None else formatting.call(entry) for entry in entries]
     usual = [call for call in set(calls) if call is not None and 2 * calls.count(call) > len(calls)]
     odd = [rank for rank in pair if usual and calls[rank] not in (None, *usual)]
     return odd[0] if len(odd) == 1 else None
 
 
-def _message_mismatch(facts: Facts, scene: Scene) -> PhalanxError:
-    peer = facts["culprit"]
-    if facts["operation"] == "send":
+def _message_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
+    peer = facts.culprit
+    if facts.operation == "send":
         told, advice = "has a buffer of another size or dtype", "let both sides use the same shape and dtype"
     else:
-        _, size_bytes, _ = facts["text"].split()
-        told = f"sent {size_bytes} bytes of another size or dtype"
+        told = f"sent {facts.found_bytes} bytes of another size or dtype"
         advice = "receive into a tensor of the sent shape and dtype"
-    own = f"rank {scene.rank} of {scene.num_ranks} has {facts['dtype']} {formatting.shape(facts['shape'])}"
+    own = f"rank {scene.rank} of {scene.num_ranks} has {facts.dtype} {formatting.shape(facts.shape)}"
     lines = _lines(("here", own), ("differs", f"{scene.process(peer)} {told}"), ("do", advice))
     told = f"the message and the buffer differ (rank {peer})"
     return _error(MismatchError, told, lines, facts, scene, [peer], "different message")
 
 
-def _elsewhere(kind: type[PhalanxError], what: str, facts: Facts, scene: Scene) -> PhalanxError:
-    number, reporter = facts["fault_seq"], facts["reporter"]
+def _elsewhere(kind: type[PhalanxError], what: str, facts: Trouble, scene: Scene) -> PhalanxError:
+    number, reporter = facts.fault_seq, facts.reporter
     headline = f"the group broke in operation #{number}, where {what} (noticed by rank {reporter})"
     lines = _lines(
         ("here", f"rank {scene.rank} of {scene.num_ranks}"),
         ("do", "see the error of the ranks that were in that operation"),
     )
-    return _error(kind, headline, lines, facts, scene, [facts["culprit"]] if facts["culprit"] >= 0 else [])
+    return _error(kind, headline, lines, facts, scene, [facts.culprit] if facts.culprit >= 0 else [])
 
 
-def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
+def _timeout(facts: Trouble, scene: Scene) -> PhalanxError:
     if is_cut_off(facts, scene.rows):
         return _cut_off(facts, scene)
-    if facts["text"] == "stream":
+    if facts.awaited == "stream":
         return _busy_gpu(facts, scene)
-    if facts["operation"] in MESSAGES:
+    if facts.is_message:
         return _message_timeout(facts, scene)
     missing = late_ranks(facts, scene.rows)
     who = f"{formatting.rank_list(missing)} did not come" if missing else "the operation did not end"
@@ -215,9 +217,9 @@ def _timeout(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(OperationTimeoutError, f"{_when(facts, scene)} {who}", lines, facts, scene, missing, verdict)
 
 
-def _busy_gpu(facts: Facts, scene: Scene) -> PhalanxError:
-    rank = facts["culprit"]
-    own = _message_here(facts, scene) if facts["operation"] in MESSAGES else _here(facts, scene)
+def _busy_gpu(facts: Trouble, scene: Scene) -> PhalanxError:
+    rank = facts.culprit
+    own = _message_here(facts, scene) if facts.is_message else _here(facts, scene)
     lines = _lines(
         ("here", own),
         ("do", f"look for a long kernel or copy on rank {rank}'s current stream, or give a longer timeout"),
@@ -226,20 +228,20 @@ def _busy_gpu(facts: Facts, scene: Scene) -> PhalanxError:
     return _error(OperationTimeoutError, headline, lines, facts, scene, [rank], "busy GPU")
 
 
-def _when(facts: Facts, scene: Scene) -> str:
-    """Say who timed out, and where if not in this operation."""
-    reporter, number = facts["reporter"], facts["fault_seq"]
-    if is_elsewhere(facts) and facts["seq"] > number:
+def _when(facts: Trouble, scene: Scene) -> str:
+    """Say which rank timed out, and in which operation if it was another one."""
+    reporter, number = facts.reporter, facts.fault_seq
+    if is_elsewhere(facts) and facts.seq > number:
         return f"the group broke in operation #{number}, where rank {reporter} timed out:"
     if is_elsewhere(facts):
         return f"rank {reporter} timed out in operation #{number},"
     return f"{_own_or_other(facts, scene)},"
 
 
-def _own_or_other(facts: Facts, scene: Scene) -> str:
-    if facts["reporter"] not in (scene.rank, -1):
-        return f"rank {facts['reporter']} timed out"
-    return f"timed out after {formatting.seconds(facts['timeout_s'])}"
+def _own_or_other(facts: Trouble, scene: Scene) -> str:
+    if facts.reporter not in (scene.rank, -1):
+        return f"rank {facts.reporter} timed out"
+    return f"timed out after {formatting.seconds(facts.timeout_s)}"
 
 
 def _missing(ranks: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
@@ -249,25 +251,25 @@ def _missing(ranks: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
     return pairs
 
 
-def _held_up(facts: Facts, missing: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
-    """Return the lines of ranks that did not come either, but only because they wait for the missing ones."""
-    late = [row["rank"] for row in scene.rows if row["arrived"] < facts["fault_seq"] and row["rank"] != scene.rank]
+def _held_up(facts: Trouble, missing: Sequence[int], scene: Scene) -> list[tuple[str, str]]:
+    """Return the lines about ranks that are late only because they wait for the missing ranks."""
+    late = [row.rank for row in scene.rows if row.arrived < facts.fault_seq and row.rank != scene.rank]
     held_up = sorted(held_up_ranks(late, scene.rows).difference(missing))
     return [("held up", f"{scene.process(rank)} {scene.whereabouts(rank)}") for rank in held_up[:_SHOWN_RANKS]]
 
 
-def _cut_off(facts: Facts, scene: Scene) -> PhalanxError:
+def _cut_off(facts: Trouble, scene: Scene) -> PhalanxError:
     """Explain that a message of other ranks broke the group."""
     message = broken_message(facts, scene.rows)
     assert message is not None
     culprits = late_ranks(facts, scene.rows)
-    verdict = "deadlock" if scene.around.cycle else "no receiver" if message["operation"] == "send" else "no sender"
-    headline = f"the group broke when rank {facts['reporter']} timed out in {formatting.operation(message)}"
+    verdict = "deadlock" if scene.around.cycle else "no receiver" if message.operation == "send" else "no sender"
+    headline = f"the group broke when rank {facts.reporter} timed out in {formatting.operation(message)}"
     lines = _lines(
         ("here", f"rank {scene.rank} of {scene.num_ranks}"),
         *_missing(culprits, scene),
         *_circle(scene),
-        ("do", f"see the error of rank {facts['reporter']}"),
+        ("do", f"see the error of rank {facts.reporter}"),
     )
     return _error(OperationTimeoutError, headline, lines, facts, scene, culprits, verdict)
 
@@ -276,7 +278,7 @@ def _why_late(missing: Sequence[int], scene: Scene) -> tuple[str, str]:
     """Return the verdict on ranks that did not come, and what to do about it."""
     if scene.around.cycle:
         return "deadlock", "make these calls in the same order on every rank"
-    states = {scene.rows[rank]["state"] for rank in missing}
+    states = {scene.rows[rank].state for rank in missing}
     if states == {"absent"}:
         return "not joined", "let every rank make the group; ranks that don't need it must not be in it"
     if any(scene.around.states.get(rank) == "stopped" for rank in missing):
@@ -289,8 +291,8 @@ def _circle(scene: Scene) -> list[tuple[str, str]]:
     return [("cycle" if number == 0 else "", text) for number, text in enumerate(scene.around.cycle)]
 
 
-def _message_timeout(facts: Facts, scene: Scene) -> PhalanxError:
-    peer, is_send = facts["root"], facts["operation"] == "send"
+def _message_timeout(facts: Trouble, scene: Scene) -> PhalanxError:
+    peer, is_send = facts.root, facts.operation == "send"
     whom = "any rank" if peer < 0 else f"rank {peer}"
     after = _own_or_other(facts, scene)
     if peer < 0:
@@ -299,42 +301,40 @@ def _message_timeout(facts: Facts, scene: Scene) -> PhalanxError:
         told, do = f"{whom} has not received it", f"let rank {peer} call recv(source={scene.rank}) with this tag"
     else:
         told, do = f"{whom} has not sent it", f"let rank {peer} call send(destination={scene.rank}) with this tag"
-    mail = None if peer < 0 or not scene.rows else scene.rows[peer]["mail"]
-    is_met = mail is not None and mail["root"] == scene.rank and mail["operation"] != facts["operation"]
-    if mail is not None and is_met and mail["device"] != facts.get("device", "cpu"):
-        told = f"{whom} has a tensor on {mail['device']}, this rank one on {facts.get('device', 'cpu')}"
+    mail = None if peer < 0 or not scene.rows else scene.rows[peer].mail
+    is_met = mail is not None and mail.root == scene.rank and mail.operation != facts.operation
+    if mail is not None and is_met and mail.device != facts.device:
+        told = f"{whom} has a tensor on {mail.device}, this rank one on {facts.device}"
         do = "give tensors on the same kind of device on both sides"
-    elif mail is not None and is_met and mail["device"] == "cuda" and mail["count"] == facts.get("tag"):
-        told = f"{whom} has called {mail['operation']}, and a GPU is not done with what it was given before"
+    elif mail is not None and is_met and mail.device == "cuda" and mail.count == facts.tag:
+        told = f"{whom} has called {mail.operation}, and a GPU is not done with what it was given before"
         do = "look for a long kernel or copy on either rank's current stream, or give a longer timeout"
     pairs = [] if peer < 0 or not scene.rows else [("waits for", f"{scene.process(peer)} {scene.whereabouts(peer)}")]
     pairs += scene.stand(peer)
     verdict = "deadlock" if scene.around.cycle else "no receiver" if is_send else "no sender"
-    circle = [] if is_met else _circle(scene)  # two that wait for each other's half of one message are none
+    circle = [] if is_met else _circle(scene)  # the two ends of one message do not form a circle
     lines = _lines(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
     culprits = [peer] if peer >= 0 else []
     return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {told}", lines, facts, scene, culprits, verdict)
 
 
-def _message_here(facts: Facts, scene: Scene) -> str:
-    direction = "sends" if facts["operation"] == "send" else "receives"
-    tag = f", tag {facts['tag']}" if facts.get("tag") else ""
-    where = f", {formatting.place(facts['place'])}" if facts.get("place") else ""
-    what = f"{facts['dtype']} {formatting.shape(facts['shape'])}" + (
-        " on cuda" if facts.get("device") == "cuda" else ""
-    )
+def _message_here(facts: Trouble, scene: Scene) -> str:
+    direction = "sends" if facts.operation == "send" else "receives"
+    tag = f", tag {facts.tag}" if facts.tag else ""
+    where = f", {formatting.place(facts.location)}" if facts.location else ""
+    what = f"{facts.dtype} {formatting.shape(facts.shape)}" + (" on cuda" if facts.device == "cuda" else "")
     return f"rank {scene.rank} of {scene.num_ranks} {direction} {what}{tag}{where}"
 
 
 def describe_missing(scene: Scene, missing: Iterable[int]) -> str:
-    """Say of ranks that did not come to make a group what they do instead."""
+    """Say what the ranks that are missing when a group is made do instead."""
     ranks = sorted(missing)
     return f"{formatting.rank_list(ranks)} did not come" + _lines(*_missing(ranks, scene))
 
 
-def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
-    rank = facts["culprit"]
-    status = scene.rows[rank]["exit_status"] if scene.rows else -1
+def _peer_died(facts: Trouble, scene: Scene) -> PhalanxError:
+    rank = facts.culprit
+    status = scene.rows[rank].exit_status if scene.rows else -1
     lines = _lines(
         ("here", _here(facts, scene)),
         ("died", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else ""),
@@ -348,62 +348,62 @@ def _peer_died(facts: Facts, scene: Scene) -> PhalanxError:
     return error
 
 
-def _peer_left(facts: Facts, scene: Scene) -> PhalanxError:
-    rank = facts["culprit"]
+def _peer_left(facts: Trouble, scene: Scene) -> PhalanxError:
+    rank = facts.culprit
     last = [("left", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)] if scene.rows else []
     advice = "let every rank make the same calls before it closes the group"
     lines = _lines(("here", _here(facts, scene)), *last, ("do", advice))
     return _error(PeerLeftError, f"{scene.process(rank)} closed the group", lines, facts, scene, [rank], "left")
 
 
-def _peer_failed(facts: Facts, scene: Scene) -> PhalanxError:
-    rank = facts["culprit"]
-    told = facts["text"].splitlines()[0] if facts["text"] else "an exception"
-    how = "had its arguments refused" if not facts["is_fatal"] else "raised"
+def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:
+    rank = facts.culprit
+    told = facts.text.splitlines()[0] if facts.text else "an exception"
+    how = "had its arguments refused" if not facts.is_fatal else "raised"
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers
         lines = _lines(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
         return _error(PeerFailedError, f"another rank raised: {told}", lines, facts, scene, verdict="raised")
     last, advice = ("", ""), f"correct the call on rank {rank}"
-    if facts["is_fatal"]:
+    if facts.is_fatal:
         advice = f"look at the traceback of rank {rank}"
         last = ("last", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else "")
     lines = _lines(("here", _here(facts, scene)), last, ("do", advice))
-    verdict = "raised" if facts["is_fatal"] else "refused"
+    verdict = "raised" if facts.is_fatal else "refused"
     return _error(PeerFailedError, f"{scene.process(rank)} {how}: {told}", lines, facts, scene, [rank], verdict)
 
 
-def _aborted(facts: Facts, scene: Scene) -> PhalanxError:
-    rank = facts["culprit"]
-    why = f": {facts['text']}" if facts["text"] else ""
+def _aborted(facts: Trouble, scene: Scene) -> PhalanxError:
+    rank = facts.culprit
+    why = f": {facts.text}" if facts.text else ""
     lines = _lines(("here", _here(facts, scene)), ("do", "make a new group: shrink(), or phalanx.connect()"))
     return _error(AbortedError, f"rank {rank} aborted the group{why}", lines, facts, scene, [rank])
 
 
-def _interrupted(facts: Facts, scene: Scene) -> PhalanxError:
-    rank = facts["culprit"]
+def _interrupted(facts: Trouble, scene: Scene) -> PhalanxError:
+    rank = facts.culprit
     lines = _lines(("here", _here(facts, scene)))
     return _error(AbortedError, f"rank {rank} was interrupted", lines, facts, scene, [rank])
 
 
-def _out_of_memory(facts: Facts, scene: Scene) -> PhalanxError:
-    needed, available = (int(number) for number in facts["text"].split())
-    told = f"rank {facts['culprit']} has not enough shared memory"
+def _out_of_memory(facts: Trouble, scene: Scene) -> PhalanxError:
+    needed, available = facts.wanted_bytes, facts.found_bytes
+    told = f"rank {facts.culprit} has not enough shared memory"
     lines = _lines(
         ("needed", f"{needed / 2**20:.1f} MiB"),
         ("available", f"{available / 2**20:.1f} MiB (memory, control-group and address-space limits)"),
         ("do", "use fewer ranks or smaller tensors, or raise the limit"),
     )
-    error = _error(SharedMemoryError, told, lines, facts, scene, [facts["culprit"]])
+    error = _error(SharedMemoryError, told, lines, facts, scene, [facts.culprit])
     assert isinstance(error, SharedMemoryError)
     error.needed_bytes, error.available_bytes = needed, available
     return error
 
 
-def _unknown(facts: Facts, scene: Scene) -> PhalanxError:
-    return _error(InternalError, f"unknown trouble {dict(facts)}", "", facts, scene)
+def _unknown(facts: Trouble, scene: Scene) -> PhalanxError:
+    return _error(InternalError, f"unknown trouble {facts}", "", facts, scene)
 
 
-_EXPLAINERS: dict[str, Callable[[Facts, Scene], PhalanxError]] = {
+_EXPLAINERS: dict[str, Callable[[Trouble, Scene], PhalanxError]] = {
     "usage": _usage,
     "closed": _closed,
     "forked": _forked,

@@ -1,13 +1,14 @@
-"""An observation with what follows from it: who is which rank, who waits for whom and since when, where they stand."""
+"""Conclusions from an observation: which rank waits for which and since when, and where each rank is in its program."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phalanx.diagnosis.observation import Observation, ProcessView
+from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.stacks import parse_stacks, stack_of
-from phalanx.diagnosis.waits import Key, View, Wait, find_waits, key_of, world_of, world_rank
+from phalanx.diagnosis.views import GroupView, ProcessView
+from phalanx.diagnosis.waits import Key, Wait, find_waits, key_of, world_of, world_rank
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Findings:
     Attributes:
         seen: The observation.
         world: The numbers of all ranks.
-        waits: Who waits.
+        waits: The ranks that wait.
     """
 
     seen: Observation
@@ -25,7 +26,7 @@ class Findings:
     waits: Sequence[Wait]
 
     def waited_s(self, wait: Wait) -> float:
-        """Return for how long somebody has waited."""
+        """Return how long a rank has waited."""
         return self.since_s(wait.start_ns)
 
     def since_s(self, start_ns: int) -> float:
@@ -33,31 +34,31 @@ class Findings:
         return max(0.0, (self.seen.monotonic_ns - start_ns) * 1e-9)
 
     def process(self, key: Key) -> ProcessView | None:
-        """Return the process of a rank, if it was looked at."""
+        """Return the process of a rank, if the observation has it."""
         return next((each for each in self.seen.processes if each.pid == key[0]), None)
 
     def ranks_of(self, process: ProcessView) -> list[int]:
-        """Return the ranks that a process is."""
+        """Return the ranks that run in a process."""
         return sorted(rank for key, rank in self.world.items() if key[0] == process.pid)
 
-    def member(self, view: View, rank: int) -> int:
+    def member(self, view: GroupView, rank: int) -> int:
         """Return the number in the world of a member of a group."""
         return world_rank(view, rank, self.world)
 
     def stand(self, key: Key) -> list[str]:
-        """Return the calls a rank is in, the innermost first; those of the user's code, if there are any."""
+        """Return the stack of a rank, the innermost call first; only calls of the user's code, if there are any."""
         process = self.process(key)
         if process is None or not process.stacks:
             return []
-        found = (row["thread"] for view in self.seen.groups for row in view["rows"] if key_of(row) == key)
+        found = (row.thread for view in self.seen.groups for row in view.rows if key_of(row) == key)
         threads = parse_stacks(process.stacks)
         stack = stack_of(threads, next(found, 0))
-        if key[1]:  # a rank that is a thread: what the others do is not what it does
+        if key[1]:  # a rank that is a thread: other threads of the process say nothing about it
             stack = next((thread for thread in threads if thread.ident == key[1]), None)
         return [] if stack is None else [str(frame) for frame in stack.users_frames()]
 
 
 def find(seen: Observation) -> Findings:
     """Draw the conclusions."""
-    world = world_of(seen.groups, seen.pids())
+    world = world_of(seen.groups, seen.job.pids)
     return Findings(seen, world, find_waits(seen.groups, world))

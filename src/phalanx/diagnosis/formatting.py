@@ -1,25 +1,26 @@
-"""How ranks, shapes, places and deaths are written, the same way in every message."""
+"""Functions that write ranks, shapes, source lines and exit statuses in the same way in every message."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-# What a terminal obeys, or shows as nothing, or shows in another order than it is written.
+from phalanx.engine.facts import EntryFacts
+
+# Characters that control a terminal, are invisible, or change the order in which text is shown.
 _INVISIBLE = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff]"
 )
 
 
 def visible(text: str) -> str:
-    """Write control characters as escapes: names that others have chosen must not steer the reader's terminal."""
+    """Write control characters as escapes, because names that others have chosen must not control the terminal."""
     return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def visible_lines(text: str) -> str:
-    """Do the same to a text of several lines, which stay as they are."""
+    """Write control characters as escapes, and keep line ends."""
     return "\n".join(map(visible, text.split("\n")))
 
 
@@ -43,7 +44,7 @@ def shape(value: Iterable[int]) -> str:
 
 
 def death(status: int) -> str:
-    """Say how a process ended; `status` is an exit code, 256 + signal, or negative when nobody knows."""
+    """Say how a process ended; `status` is an exit code, 256 + signal, or negative if unknown."""
     if status < 0:
         return "died"
     if status < 256:
@@ -59,20 +60,20 @@ def place(location: str) -> str:
     return "/".join(location.split("/")[-2:]) if location else ""
 
 
-def call(entry: Mapping[str, Any]) -> str:
-    """Say what a rank asked for: operation, reduction, dtype and shape."""
-    return f"{entry['operation']} {arguments(entry)}".rstrip()
+def call(entry: EntryFacts) -> str:
+    """Write a call: operation, reduction, dtype and shape."""
+    return f"{entry.operation} {arguments(entry)}".rstrip()
 
 
-def arguments(entry: Mapping[str, Any]) -> str:
+def arguments(entry: EntryFacts) -> str:
     """Write what all ranks must agree on: reduction, root, dtype and shape; nothing for a barrier."""
-    operation = entry["operation"]
+    operation = entry.operation
     if operation == "barrier":
         return ""
-    root = f"root {entry['root']} " if operation in ("broadcast", "reduce", "gather", "scatter") else ""
-    how = f"{entry['op']} " if operation in ("all_reduce", "reduce", "reduce_scatter") else ""
-    where = " on cuda" if entry["device"] == "cuda" else ""
-    return f"{how}{root}{entry['dtype']} {shape(entry['shape'])}{where}"
+    root = f"root {entry.root} " if entry.is_rooted else ""
+    how = f"{entry.op} " if operation in ("all_reduce", "reduce", "reduce_scatter") else ""
+    where = " on cuda" if entry.device == "cuda" else ""
+    return f"{how}{root}{entry.dtype} {shape(entry.shape)}{where}"
 
 
 def seconds(value: float) -> str:
@@ -80,16 +81,19 @@ def seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.3g} s"
 
 
-def operation(entry: Mapping[str, Any]) -> str:
+def operation(entry: EntryFacts) -> str:
     """Name an operation under way or past: its number and where in the program it was called."""
-    kind = entry["operation"]
-    if kind in ("send", "recv"):
-        other = "any rank" if entry["root"] < 0 else f"rank {entry['root']}"
-        text = f"{kind} {'to' if kind == 'send' else 'from'} {other}"
-        text += f" tag {entry['count']}" if entry["count"] else ""
-    else:
-        text = f"{kind} #{entry['seq']}"
-    return f"{text}, {place(entry['location'])}" if entry["location"] else text
+    text = title(entry)
+    return f"{text}, {place(entry.location)}" if entry.location else text
+
+
+def title(entry: EntryFacts) -> str:
+    """Name an operation by its number, or a message by its other side."""
+    if not entry.is_message:
+        return f"{entry.operation} #{entry.seq}"
+    other = "any rank" if entry.root < 0 else f"rank {entry.root}"
+    tag = f" tag {entry.count}" if entry.count else ""
+    return f"{entry.operation} {'to' if entry.operation == 'send' else 'from'} {other}{tag}"
 
 
 def size(size_bytes: float) -> str:

@@ -1,17 +1,17 @@
-"""Which jobs run on this machine, as far as this user may see: found through /proc, nothing has to be switched on."""
+"""The running jobs that this user may see, found through /proc."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from phalanx.diagnosis.formatting import visible
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
 from phalanx.diagnosis.observer import GROUP_PREFIX, JOB_RECORD
+from phalanx.diagnosis.plain_data import from_plain
 from phalanx.diagnosis.processes import command_of, is_readable, owner_of, parent_of, visible_pids
-from phalanx.diagnosis.record_format import check_job
+from phalanx.diagnosis.views import JobView
 from phalanx.errors import UsageError
 
 _RECORD_BYTES = 1 << 20
@@ -23,23 +23,23 @@ class Job:
 
     Attributes:
         pids: Its processes.
-        record: What its launcher says of it; empty without one.
+        record: What its launcher says about it.
     """
 
     pids: set[int]
-    record: dict[str, Any] = field(default_factory=dict)
+    record: JobView = field(default_factory=JobView)
 
     @property
     def name(self) -> str:
-        """What to call it."""
-        return str(self.record.get("name") or "")
+        """The name of the job."""
+        return self.record.name
 
     def title(self) -> str:
         """Say in a line which job it is."""
-        command = self.record.get("command") or command_of(min(self.pids))
+        command = self.record.command or command_of(min(self.pids))
         shown = " ".join(word.rpartition("/")[2] or word for word in command)[:80]
-        number = self.record.get("pid") or min(self.pids)
-        ranks = f"  {self.record['num_ranks']} ranks" if "num_ranks" in self.record else ""
+        number = self.record.pid or min(self.pids)
+        ranks = f"  {self.record.num_ranks} ranks" if self.record.num_ranks else ""
         return visible(f"pid {number}{f'  {self.name}' if self.name else ''}{ranks}  {shown}")
 
 
@@ -51,42 +51,39 @@ def find_jobs() -> list[Job]:
         for found in memory_files(pid, "phalanx"):
             if found.name.startswith(GROUP_PREFIX):
                 groups.setdefault(found.identity, set()).add(pid)
-            elif found.name == JOB_RECORD and found.identity not in records:  # what a launcher forks has its record too
+            elif found.name == JOB_RECORD and found.identity not in records:  # forked children have the record too
                 record = read_job_record(found)
-                records[found.identity] = Job({pid, *record.get("pids", ())}, record)
+                records[found.identity] = Job({pid, *record.pids}, record)
     jobs = list(records.values())
     for members in groups.values():
         touched = [job for job in jobs if job.pids & members]
         merged = Job(members.union(*(job.pids for job in touched)))
-        merged.record = next((job.record for job in touched if job.record), {})
+        merged.record = next((job.record for job in touched if job.record != JobView()), JobView())
         jobs = [job for job in jobs if job not in touched] + [merged]
     return sorted(jobs, key=lambda job: min(job.pids))
 
 
-def read_job_record(found: MemoryFile) -> dict[str, Any]:
-    """Read what a launcher says of its job; nothing while it is being written, or when it is no record."""
+def read_job_record(found: MemoryFile) -> JobView:
+    """Read a launcher's record of its job; return an empty one if it is not complete or not a record."""
     descriptor = open_memory_file(found)
     if descriptor is None:
-        return {}
+        return JobView()
     try:
-        record: dict[str, Any] = json.loads(os.pread(descriptor, _RECORD_BYTES, 0))
-        check_job(record)
+        record = from_plain(JobView, json.loads(os.pread(descriptor, _RECORD_BYTES, 0)))
     except (OSError, ValueError, RecursionError):
-        return {}
+        return JobView()
     finally:
         os.close(descriptor)
-    # A record speaks for processes of its own user only: nobody shall be shown as part of somebody else's job.
-    record["pids"] = [pid for pid in record.get("pids", ()) if owner_of(pid) == found.owner]
-    if "pid" in record and owner_of(record["pid"]) != found.owner:
-        del record["pid"]
-    return record
+    # A record may name only processes of its own user, so that nobody can add processes of others to a job.
+    pids = [pid for pid in record.pids if owner_of(pid) == found.owner]
+    return replace(record, pids=pids, pid=record.pid if owner_of(record.pid) == found.owner else 0)
 
 
 def choose_job(wanted: str | None) -> Job:
     """Return the job with this process or name, or the only one.
 
     Raises:
-        UsageError: There is none, or more than one, or it belongs to somebody else.
+        UsageError: There is no such job, there are several, or it belongs to another user.
     """
     jobs = find_jobs()
     if wanted is None:
@@ -96,7 +93,7 @@ def choose_job(wanted: str | None) -> Job:
             raise UsageError("no job of phalanx runs here under this user")
         listed = "".join(f"\n  {job.title()}" for job in jobs)
         raise UsageError(f"{len(jobs)} jobs run here; say which by its process or its name{listed}")
-    # A number is a process first: another user may have called a job so.
+    # Look for a process first: another user may have given a job this number as its name.
     found = _jobs_of_process(int(wanted), jobs) if wanted.isdecimal() else []
     found = found or [job for job in jobs if job.name == wanted]
     if len(found) == 1:
@@ -108,12 +105,12 @@ def choose_job(wanted: str | None) -> Job:
 
 
 def _jobs_of_process(number: int, jobs: list[Job]) -> list[Job]:
-    found = [job for job in jobs if number in {*job.pids, job.record.get("pid")}]
+    found = [job for job in jobs if number in {*job.pids, job.record.pid}]
     return found or [job for job in jobs if any(parent_of(pid) == number for pid in job.pids)]
 
 
 def follow_job(job: Job) -> Job | None:
-    """Return a job as it is now: it may have got other processes; None when all that it had are gone."""
+    """Return a job with the processes that it has now; None if all processes that it had are gone."""
     return next((now for now in find_jobs() if now.pids & job.pids), None)
 
 

@@ -1,7 +1,8 @@
-"""The memory files of other processes, found and opened through /proc without trusting what they say of themselves.
+"""The memory files of other processes, found and opened through /proc without trusting these processes.
 
-A process can put another file under a descriptor's number at any moment. So a file is first pinned with O_PATH, which
-opens nothing: no device wakes up, no pipe blocks. Then the pinned file is checked, and that very file is opened.
+A process can put another file under a descriptor's number at any moment. So this module first gets a reference to the
+file with O_PATH, which does not open it: no device reacts, and no pipe blocks. Then it checks the file, and opens
+exactly this file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class MemoryFile:
     Attributes:
         pid: The process.
         number: Its descriptor there.
-        name: What its creator called it.
+        name: The name that its creator gave it.
         identity: The same for all descriptors of one file.
         owner: The user who made it.
     """
@@ -42,7 +43,7 @@ class MemoryFile:
 
 
 def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
-    """Find the memory files of a process whose names begin so; none when it can't be looked at."""
+    """Find the memory files of a process whose names have a prefix; none if this process may not see them."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -51,7 +52,7 @@ def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
     for number in numbers:
         found = None
         with contextlib.suppress(OSError):  # closed meanwhile
-            # A look at the name first: most descriptors are something else.
+            # Compare the name first, because most descriptors are something else.
             name = os.readlink(f"/proc/{pid}/fd/{number}")
             if name.startswith(f"/memfd:{prefix}"):
                 found = _look_at_ours(pid, number, name) if is_ours else _look_at(pid, number)
@@ -60,7 +61,7 @@ def memory_files(pid: int, prefix: str) -> Iterator[MemoryFile]:
 
 
 def _look_at_ours(pid: int, number: str, name: str) -> MemoryFile:
-    """Describe a file of this user's own process, in half the time: launchers look at thousands."""
+    """Describe a file of a process of the same user. This takes half the time, and launchers do it for thousands."""
     status = os.stat(f"/proc/{pid}/fd/{number}")
     return MemoryFile(pid, number, _short(name), (status.st_dev, status.st_ino), status.st_uid)
 
@@ -71,7 +72,7 @@ def _look_at(pid: int, number: str) -> MemoryFile | None:
 
 
 def open_memory_file(wanted: MemoryFile, *, is_writable: bool = False) -> int | None:
-    """Open a memory file that was found; None when it is gone, or another file is there now.
+    """Open a memory file that memory_files() found; None if it is gone or another file has taken its place.
 
     Files of other users are never opened for writing, not even by the superuser.
 
@@ -90,7 +91,7 @@ def open_memory_file(wanted: MemoryFile, *, is_writable: bool = False) -> int | 
 
 @contextlib.contextmanager
 def _pinned(pid: int, number: str) -> Iterator[tuple[MemoryFile | None, int]]:
-    """Hold on to whatever file a descriptor stands for now, and say which memory file it is; None when it is none."""
+    """Get a reference to the file of a descriptor, and describe it; None if it is not a memory file."""
     pin = os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
     try:
         yield _describe(pid, number, pin), pin
@@ -99,8 +100,8 @@ def _pinned(pid: int, number: str) -> Iterator[tuple[MemoryFile | None, int]]:
 
 
 def _describe(pid: int, number: str, pin: int) -> MemoryFile | None:
-    # A process can make a file system of its own, give files there any path, and never answer a question about them. So
-    # the kernel is asked first whether the file is in its own file system of memory files, which nobody can forge.
+    # A process can make its own file system, give files there any path, and never answer a question about them. So ask
+    # the kernel first whether the file is in the kernel's file system for memory files, which nobody can forge.
     mount, device = _memory_place()
     if _mount_of(pin) != mount:
         return None
@@ -108,7 +109,7 @@ def _describe(pid: int, number: str, pin: int) -> MemoryFile | None:
     name = os.readlink(f"/proc/self/fd/{pin}")
     if not stat.S_ISREG(status.st_mode) or status.st_dev != device or not name.startswith("/memfd:"):
         return None
-    # Its process made it, or we did: others' files are none of this process's business.
+    # Accept a file only if the process itself or this process made it.
     if status.st_uid not in (owner_of(pid), os.geteuid()):
         return None
     return MemoryFile(pid, number, _short(name), (status.st_dev, status.st_ino), status.st_uid)
@@ -119,14 +120,14 @@ def _short(name: str) -> str:
 
 
 def _mount_of(descriptor: int) -> str:
-    """Return the kernel's number of the mount that a file is in, without asking its file system; empty if not told."""
+    """Return the kernel's number of the mount that a file is in, without asking its file system; empty if unknown."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
 
 
 @functools.cache
 def _memory_place() -> tuple[str, int]:
-    """Return the mount and the device that all memory files are in."""
+    """Return the mount and the device of all memory files."""
     descriptor = os.memfd_create("phalanx-probe", os.MFD_CLOEXEC)
     try:
         return _mount_of(descriptor), os.fstat(descriptor).st_dev

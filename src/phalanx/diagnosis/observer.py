@@ -1,42 +1,42 @@
-"""Groups as seen from outside, found through /proc: who is in them, what each rank does, and a way to break them."""
+"""Groups of other processes, found through /proc: their members, what each rank does, and a way to break them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from phalanx.diagnosis import formatting
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
+from phalanx.diagnosis.views import GroupView, view_of
 from phalanx.diagnosis.waits import Wait, find_waits, world_of
 from phalanx.engine import GroupSegment
+from phalanx.engine.facts import EntryFacts, RankFacts
 
 GROUP_PREFIX = "phalanx:"
 JOB_RECORD = "phalanx-job"
-_MOST_RANKS = 1 << 17  # of all groups together: whose memory this is may have made it for us to choke on
+_MOST_RANKS = 1 << 17  # in all groups together: a hostile process may have made groups that are too large
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What a rank does at the moment.
+    """What a rank is doing.
 
     Attributes:
-        doing: The operation it is in, such as "all_reduce #5, train.py:61"; empty when it is in none.
-        waits_for: The ranks of the world that it waits for there.
+        doing: The operation it is in; None when it is in none.
+        waits_for: The ranks of the world that it waits for in this operation.
         num_operations: Collectives and messages since it started.
         moved_bytes: What they carried.
     """
 
-    doing: str = ""
+    doing: EntryFacts | None = None
     waits_for: tuple[int, ...] = ()
     num_operations: int = 0
     moved_bytes: int = 0
 
 
 class Observer:
-    """The groups of some processes. Not for several threads.
+    """The groups of some processes. Threads must not share it.
 
     Args:
         is_writable: Whether it may break groups, not only look at them; then it sees only those of this user.
@@ -46,27 +46,27 @@ class Observer:
         self._is_writable = is_writable
         self._groups: dict[tuple[int, int], GroupSegment] = {}
         self._strange: set[tuple[int, int]] = set()
-        self._views: list[dict[str, Any]] = []
+        self._views: list[GroupView] = []
         self._all_waits: list[Wait] = []
         self._waits: dict[int, Wait] = {}  # by process
 
     @property
     def groups(self) -> list[GroupSegment]:
-        """The groups found so far; those that everybody has left are forgotten."""
+        """The groups found so far, without those that all ranks have left."""
         return list(self._groups.values())
 
     @property
     def waits(self) -> list[Wait]:
-        """Who waited for whom at the last look."""
+        """Which rank waited for which, as of the last look()."""
         return list(self._all_waits)
 
     @property
     def num_strange(self) -> int:
-        """How many were found that are of another version of phalanx, or damaged."""
+        """The number of groups that are damaged or of another version of phalanx."""
         return len(self._strange)
 
     def look(self, pids: Iterable[int]) -> None:
-        """Find the groups that these processes are in now, and what everybody does in them."""
+        """Find the groups that these processes are in, and what each rank does in them."""
         seen = set()
         for pid in pids:
             for found in memory_files(pid, GROUP_PREFIX):
@@ -74,7 +74,7 @@ class Observer:
                 if found.identity not in self._groups and found.identity not in self._strange:
                     self._attach(found)
         for identity in self._groups.keys() - seen:
-            if all(row["state"] == "left" for row in self._groups[identity].snapshot()):
+            if all(row.state == "left" for row in self._groups[identity].snapshot()):
                 del self._groups[identity]
         self._views = [view_of(group) for group in self._groups.values()]
         self._all_waits = find_waits(self._views, world_of(self._views))
@@ -96,58 +96,51 @@ class Observer:
             os.close(descriptor)
 
     def activity(self, pid: int) -> Activity:
-        """Say what a process does, as of the last look."""
-        rows = [row for view in self._views for row in view["rows"] if row["pid"] == pid]
+        """Return what a process does, as of the last look()."""
+        rows = [row for view in self._views for row in view.rows if row.pid == pid]
         wait = self._waits.get(pid)
         return Activity(
-            wait.text if wait is not None else _doing(self._views, pid),
+            wait.entry if wait is not None else _doing(self._views, pid),
             wait.waits_for if wait is not None else (),
-            sum(row["finished"] + row["messages"] for row in rows),
-            sum(row["moved_bytes"] for row in rows),
+            sum(row.finished + row.messages for row in rows),
+            sum(row.moved_bytes for row in rows),
         )
 
     def declare_dead(self, pid: int, status: int) -> None:
-        """Tell every group of a process that it is gone, and how: an exit code, or 256 + signal."""
+        """Mark a process as dead in all its groups, with its exit code or 256 + signal."""
         for group, row in self._places_of(pid):
-            if not row["is_thread"]:
-                group.declare_dead(row["rank"], status)
+            if not row.is_thread:
+                group.declare_dead(row.rank, status)
 
     def fail(self, pid: int, why: str) -> None:
         """Break every group of a process that has raised."""
         for group, row in self._places_of(pid):
-            if row["state"] != "left":
-                group.fail(row["rank"], why)
+            if row.state != "left":
+                group.fail(row.rank, why)
 
-    def _places_of(self, pid: int) -> list[tuple[GroupSegment, Mapping[str, Any]]]:
+    def _places_of(self, pid: int) -> list[tuple[GroupSegment, RankFacts]]:
         return [
             (group, row)
             for group in self._groups.values()
             for row in group.snapshot()
-            if pid in (row["pid"], 0 if row["pid"] else row["launched_pid"])
+            if pid in (row.pid, 0 if row.pid else row.launched_pid)
         ]
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Unmap the memory of all groups."""
         with contextlib.suppress(AttributeError):
             self._groups.clear()
         self._views.clear()
 
 
-def view_of(group: GroupSegment) -> dict[str, Any]:
-    """Return all that is known of a group but its past, as plain data."""
-    return {
-        "name": group.name,
-        "nonce": group.nonce.hex(),
-        "num_ranks": group.num_ranks,
-        "fault": group.fault(),
-        "rows": group.snapshot(),
-    }
-
-
-def _doing(views: Iterable[Mapping[str, Any]], pid: int) -> str:
-    for view in views:
-        for row in view["rows"]:
-            entry = row["entry"]
-            if row["pid"] == pid and entry is not None and row["finished"] < entry["seq"] and view["fault"] is None:
-                return formatting.operation(entry)
-    return ""
+def _doing(views: Iterable[GroupView], pid: int) -> EntryFacts | None:
+    return next(
+        (
+            row.collective
+            for view in views
+            if view.fault is None
+            for row in view.rows
+            if row.pid == pid and row.collective is not None
+        ),
+        None,
+    )

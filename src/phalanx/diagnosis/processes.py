@@ -1,4 +1,4 @@
-"""What /proc tells of a process to others of the same user: no ptrace, no root, no help from the process itself."""
+"""What /proc says about processes of the same user, without ptrace, root or help from the process itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
 
 
 def is_readable(pid: int) -> bool:
-    """Tell whether this process may look at it: it runs, and belongs to the same user."""
+    """Tell whether this process may read about it: it runs, and belongs to the same user."""
     return os.access(_PROC / str(pid) / "fd", os.R_OK)
 
 
@@ -41,9 +41,9 @@ def owner_of(pid: int) -> int | None:
 
 
 def is_of_this_user(pid: int) -> bool:
-    """Tell whether a process belongs to the user of this one, and was started by nobody else."""
+    """Tell whether a process belongs to the same user, and no other user started it."""
     user = os.geteuid()
-    # A program that takes the rights of root is shown as root's, but has what the user gave it who started it.
+    # A set-uid program is shown as root's, but another user started it and chose its arguments.
     return owner_of(pid) == user and (user != 0 or _users_of(pid) == {0})
 
 
@@ -53,7 +53,7 @@ def _users_of(pid: int) -> set[int]:
 
 
 def visible_pids() -> list[int]:
-    """Return the processes that this one may look at: those of its user; all when it is root."""
+    """Return the processes that this one may read about: those of its user, or all if it is root."""
     user = os.geteuid()
     return [
         int(entry.name)
@@ -74,7 +74,7 @@ def _stat_fields(pid: int) -> list[str]:
         content = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return []
-    # The name before it may hold anything: the kernel cuts it to 15 bytes, also inside a character.
+    # The name before it may contain any bytes: the kernel cuts it to 15 bytes, even inside a character.
     return content.rpartition(b")")[2].decode().split()
 
 
@@ -85,7 +85,7 @@ def state_of(pid: int) -> str:
 
 
 def describe_state(letter: str) -> str:
-    """Say it in words."""
+    """Describe the state of a process in words."""
     return _STATES.get(letter, "gone")
 
 
@@ -96,7 +96,7 @@ def parent_of(pid: int) -> int:
 
 
 def command_of(pid: int) -> list[str]:
-    """Return its command line."""
+    """Return the command line of a process."""
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -105,7 +105,7 @@ def command_of(pid: int) -> list[str]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much memory it has; 0 when it is gone."""
+    """Return how much memory a process uses; 0 if it is gone."""
     try:
         return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The folder of flight records: written whole or not at all, and only the newest are kept."""
+"""The folder of flight records: each record is written completely or not at all, and only the newest are kept."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write_record(seen: Observation, folder: Path, *, keep: int = 20) -> Path:
 
     Args:
         seen: What to write.
-        folder: Where; it is made if need be, for this user alone.
-        keep: How many records to leave there, the newest.
+        folder: The folder; it is made if necessary, with access for this user only.
+        keep: How many of the newest records to keep.
 
     Raises:
         PhalanxError: It can't be written.
@@ -43,12 +43,12 @@ def write_record(seen: Observation, folder: Path, *, keep: int = 20) -> Path:
 
 
 def write_whole(files: Mapping[Path, bytes]) -> None:
-    """Write these files, for this user alone: all of them whole, or none.
+    """Write these files, with access for this user only: all of them completely, or none.
 
     Raises:
         OSError: They can't be written.
     """
-    # Names that nobody can guess, and no file that is there already: others may be able to write to the folder.
+    # Use new names that nobody can guess, because others may be able to write to the folder.
     parts = {path.with_name(f".{path.name}.{secrets.token_hex(8)}.part"): path for path in files}
     try:
         for part, path in parts.items():
@@ -65,12 +65,12 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
 def _name_of(seen: Observation) -> str:
     moment = time.localtime(seen.unix_s)
     date = f"{time.strftime('%Y%m%d-%H%M%S', moment)}.{int(seen.unix_s * 1000) % 1000:03}"
-    name = _UNSAFE.sub("-", str(seen.job.get("name") or _program_of(seen)))[:_LONGEST_NAME].strip(".-")
-    return f"{name or 'job'}-{date}-{int(seen.job.get('pid') or os.getpid())}.json"
+    name = _UNSAFE.sub("-", seen.job.name or _program_of(seen))[:_LONGEST_NAME].strip(".-")
+    return f"{name or 'job'}-{date}-{seen.job.pid or os.getpid()}.json"
 
 
 def _program_of(seen: Observation) -> str:
-    command = seen.job.get("command") or (seen.processes[0].command if seen.processes else [])
+    command = seen.job.command or (seen.processes[0].command if seen.processes else [])
     scripts = [word for word in command if word.endswith(".py")]
     return Path([*scripts, *command, "job"][0]).stem
 
@@ -78,7 +78,7 @@ def _program_of(seen: Observation) -> str:
 def _forget_old(folder: Path, keep: int) -> None:
     records = []
     for entry in os.scandir(folder):
-        with contextlib.suppress(FileNotFoundError):  # another job forgets it at the same time
+        with contextlib.suppress(FileNotFoundError):  # another job removes it at the same time
             if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 records.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
     for _, name in sorted(records, reverse=True)[keep:]:

@@ -1,38 +1,39 @@
-"""An observation in words: who holds up whom, what every rank does, where it stands, what it did last.
+"""The text of an observation: which rank holds up which, what every rank does, its stack, and its last operations.
 
-Pure functions: the same for a job that runs and for a flight record.
+These are pure functions. They serve running jobs and flight records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings, find
-from phalanx.diagnosis.observation import Observation, ProcessView
+from phalanx.diagnosis.observation import Observation
+from phalanx.diagnosis.plain_data import fields_of
 from phalanx.diagnosis.processes import describe_state
 from phalanx.diagnosis.stacks import is_launchers, parse_stacks
 from phalanx.diagnosis.summary import summarize
-from phalanx.diagnosis.waits import Row, View, Wait, find_waits, in_world, key_of
+from phalanx.diagnosis.views import GroupView, ProcessView
+from phalanx.diagnosis.waits import Wait, find_waits, in_world, key_of
+from phalanx.engine.facts import EntryFacts, RankFacts
 
 _SHOWN_OPERATIONS = 5
 _SHOWN_FRAMES = 12
 
 
 def render(seen: Observation, *, is_full: bool = True) -> str:
-    """Return everything as text; without the past of the ranks when it shall be short.
+    """Return an observation as text, with the last operations of the ranks if `is_full`.
 
-    Names and texts come from programs, perhaps of other users: none of them can steer the reader's terminal.
+    Names and texts come from programs, perhaps of other users, so control characters in them are escaped.
     """
-    seen = _made_visible(seen)
+    seen = _visible(seen)
     found = find(seen)
     lines = [_headline(found), *(f"  {line}" for line in summarize(found))]
     for group in seen.groups:
         lines += [
             "",
-            f'group "{group["name"]}", {formatting.rank_list(_members(found, group))}',
+            f'group "{group.name}", {formatting.rank_list(_members(found, group))}',
             *_render_rows(found, group),
         ]
     lines += _render_stacks(found)
@@ -42,84 +43,61 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _made_visible(seen: Observation) -> Observation:
-    processes = [
-        replace(process, command=_visible(process.command), stacks=formatting.visible_lines(process.stacks))
-        for process in seen.processes
-    ]
-    return replace(
-        seen,
-        job=_visible(seen.job),
-        groups=_visible(seen.groups),
-        processes=processes,
-        host=formatting.visible(seen.host),
-        reason=formatting.visible(seen.reason),
-        notes=_visible(seen.notes),
-    )
-
-
-def _visible(value: Any) -> Any:
-    """Do it to all texts in plain data; an error may have several lines, a name may not."""
+def _visible(value: Any, name: str = "") -> Any:
+    """Write control characters in all texts as escapes; an error and stacks may have several lines, a name may not."""
     if isinstance(value, str):
-        return formatting.visible(value)
-    if isinstance(value, Mapping):
-        return {
-            name: formatting.visible_lines(each) if name == "text" and isinstance(each, str) else _visible(each)
-            for name, each in value.items()
-        }
-    return [_visible(each) for each in value] if isinstance(value, list | tuple) else value
+        return formatting.visible_lines(value) if name in ("text", "stacks") else formatting.visible(value)
+    fields = fields_of(value)
+    if fields is not None:
+        return type(value)(**{name: _visible(each, name) for name, each in fields.items()})
+    return [_visible(each) for each in value] if isinstance(value, list) else value
 
 
-def _members(found: Findings, group: View) -> list[int]:
-    return [found.member(group, rank) for rank in range(group["num_ranks"])]
+def _members(found: Findings, group: GroupView) -> list[int]:
+    return [found.member(group, rank) for rank in range(group.num_ranks)]
 
 
 def _headline(found: Findings) -> str:
     seen, job = found.seen, found.seen.job
-    name = f'job "{job["name"]}"' if job.get("name") else "job"
-    pid = job.get("pid") or (seen.processes[0].pid if seen.processes else 0)
-    since = f", for {formatting.seconds(seen.unix_s - job['started_unix'])}" if job.get("started_unix") else ""
+    name = f'job "{job.name}"' if job.name else "job"
+    pid = job.pid or (seen.processes[0].pid if seen.processes else 0)
+    since = f", for {formatting.seconds(seen.unix_s - job.started_unix)}" if job.started_unix else ""
     why = f": {seen.reason}" if seen.reason else ""
-    num_ranks = job.get("num_ranks") or len(found.world) or len(seen.processes)
+    num_ranks = job.num_ranks or len(found.world) or len(seen.processes)
     ranks = f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return f"{name} (pid {pid}) on {seen.host}, {ranks}{since}{why}"
 
 
-def _render_rows(found: Findings, group: View) -> list[str]:
+def _render_rows(found: Findings, group: GroupView) -> list[str]:
     waits = {wait.key: wait for wait in reversed(find_waits([group], found.world))}
     elsewhere = {wait.key: wait.group for wait in reversed(found.waits)}
     lines = []
-    for row in group["rows"]:
+    for row in group.rows:
         doing = _describe_row(found, group, row, waits.get(key_of(row)), elsewhere.get(key_of(row)))
-        pid = row["pid"] or row["launched_pid"]
-        lines.append(f"  rank {found.member(group, row['rank']):<3} pid {pid:<8} {doing}")
+        lines.append(f"  rank {found.member(group, row.rank):<3} pid {row.any_pid:<8} {doing}")
     return lines
 
 
-def _describe_row(found: Findings, group: View, row: Row, wait: Wait | None, elsewhere: str | None) -> str:
-    entry = None if row["entry"] is None else in_world(row["entry"], group, found.world)
-    if row["state"] in ("absent", "left", "dead"):
-        doing = {"absent": "has not joined", "left": "has left", "dead": formatting.death(row["exit_status"])}[
-            row["state"]
-        ]
+def _describe_row(found: Findings, group: GroupView, row: RankFacts, wait: Wait | None, elsewhere: str | None) -> str:
+    entry = None if row.entry is None else in_world(row.entry, group, found.world)
+    if row.state in ("absent", "left", "dead"):
+        doing = {"absent": "has not joined", "left": "has left", "dead": formatting.death(row.exit_status)}[row.state]
         return doing + (f"; its last: {formatting.operation(entry)}" if entry is not None else "")
-    if wait is not None and not row["is_debugged"]:
+    if wait is not None and not row.is_debugged:
         waiting_for = formatting.rank_list(wait.waits_for) if not wait.is_any else "any rank"
         return f"waits {formatting.seconds(found.waited_s(wait))} in {wait.text}, for {waiting_for}"
-    if entry is not None and row["finished"] < entry["seq"] and not row["is_debugged"]:
+    if entry is not None and row.collective is not None and not row.is_debugged:
         return (
             f"is in {formatting.operation(entry)}"
-            if group["fault"] is None
+            if group.fault is None
             else f"failed in {formatting.operation(entry)}"
         )
-    if elsewhere is not None and not row["is_debugged"]:
+    if elsewhere is not None and not row.is_debugged:
         return f'waits in group "{elsewhere}"'
-    doing = "stands at a breakpoint" if row["is_debugged"] else "computes"
+    doing = "stands at a breakpoint" if row.is_debugged else "computes"
     last = "has not called anything in this group yet"
     if entry is not None:
-        last = (
-            f"its last: {formatting.operation(entry)}, begun {formatting.seconds(found.since_s(entry['start_ns']))} ago"
-        )
+        last = f"its last: {formatting.operation(entry)}, begun {formatting.seconds(found.since_s(entry.start_ns))} ago"
     return f"{doing}; {last}"
 
 
@@ -151,20 +129,20 @@ def _render_threads(process: ProcessView) -> list[str]:
 def _render_past(found: Findings) -> list[str]:
     lines: list[str] = []
     for group in found.seen.groups:
-        for row, records in zip(group["rows"], group["records"], strict=True):
-            past = sorted([*records["operations"], *records["messages"]], key=lambda entry: entry["start_ns"])
+        for row, records in zip(group.rows, group.records, strict=True):
+            past = sorted([*records.operations, *records.messages], key=lambda entry: entry.start_ns)
             if past:
-                rank = found.member(group, row["rank"])
-                lines += ["", f'last operations of rank {rank} in group "{group["name"]}"']
+                rank = found.member(group, row.rank)
+                lines += ["", f'last operations of rank {rank} in group "{group.name}"']
                 lines += [f"  {_describe_past(found, group, entry)}" for entry in past[-_SHOWN_OPERATIONS:]]
     return lines
 
 
-def _describe_past(found: Findings, group: View, entry: Row) -> str:
-    ago = found.since_s(entry["start_ns"])
-    took = f"took {(entry['end_ns'] - entry['start_ns']) * 1e-3:.0f} us" if entry["end_ns"] else "did not end"
-    what = f"{entry['dtype']} {formatting.shape(entry['shape'])} {formatting.size(entry['size_bytes'])}  "
-    if entry["operation"] == "barrier":
+def _describe_past(found: Findings, group: GroupView, entry: EntryFacts) -> str:
+    ago = found.since_s(entry.start_ns)
+    took = f"took {(entry.end_ns - entry.start_ns) * 1e-3:.0f} us" if entry.end_ns else "did not end"
+    what = f"{entry.dtype} {formatting.shape(entry.shape)} {formatting.size(entry.size_bytes)}  "
+    if entry.operation == "barrier":
         what = ""
     return (
         f"{formatting.seconds(ago):>8} ago  {formatting.operation(in_world(entry, group, found.world))}  {what}{took}"

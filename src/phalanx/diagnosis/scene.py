@@ -1,58 +1,54 @@
-"""A group at the moment of trouble, and what it says of a rank that did not come."""
+"""A group at the moment of a failure, and what is known about a missing rank."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.surroundings import Surroundings
 from phalanx.diagnosis.waits import is_waiting
-
-Facts = Mapping[str, Any]
-Row = Mapping[str, Any]
+from phalanx.engine.facts import EntryFacts, RankFacts
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A group as one of its ranks sees it at the moment of trouble.
+    """A group as one of its ranks sees it at the moment of a failure.
 
     Attributes:
         group: Its name.
-        rank: Who looks.
+        rank: The rank that looks.
         num_ranks: Its size.
-        rows: One row per rank: what it does, whether it lives.
-        entries: What each rank asked for in the operation that failed; None where it has not come.
-        around: Where the missing ranks stand, as far as that could be found out.
+        rows: One row per rank: what it does, and whether it is alive.
+        entries: The call of each rank in the operation that failed; None if the rank is missing.
+        around: What is known about where the missing ranks are in their programs.
     """
 
     group: str
     rank: int
     num_ranks: int
-    rows: Sequence[Row] = ()
-    entries: Sequence[Row | None] = ()
+    rows: Sequence[RankFacts] = ()
+    entries: Sequence[EntryFacts | None] = ()
     around: Surroundings = field(default_factory=Surroundings)
 
     def process(self, rank: int) -> str:
-        """Name a rank, with its process where that has a number of its own."""
+        """Name a rank, with its pid if the rank is a process."""
         if not self.rows or not 0 <= rank < len(self.rows):
             return f"rank {rank}"
         row = self.rows[rank]
-        pid = row["pid"] or row["launched_pid"]
-        return f"rank {rank}" if row["is_thread"] or not pid else f"rank {rank} (pid {pid})"
+        return f"rank {rank}" if row.is_thread or not row.any_pid else f"rank {rank} (pid {row.any_pid})"
 
     def whereabouts(self, rank: int) -> str:
-        """Say what a rank that has not come did last, or does instead."""
+        """Say what a missing rank did last, or does instead."""
         row = self.rows[rank]
         if self.around.states.get(rank) == "stopped":
-            return f"is stopped by a signal; kill -CONT {row['pid'] or row['launched_pid']} lets it go on"
-        if row["state"] == "absent":
+            return f"is stopped by a signal; kill -CONT {row.any_pid} lets it go on"
+        if row.state == "absent":
             return "has ended without joining the group" if self._is_gone(rank) else "has not joined the group"
-        if row["is_debugged"]:
+        if row.is_debugged:
             return "stands at a breakpoint"
-        if row["mail"] is not None and is_waiting(row["mail"], is_broken=False):
-            return f"waits in {formatting.operation(row['mail'])}, begun {_ago(row['mail'])}"
+        if row.mail is not None and is_waiting(row.mail, is_broken=False):
+            return f"waits in {formatting.operation(row.mail)}, begun {_ago(row.mail)}"
         if rank in self.around.waits:
             return f"waits in {self.around.waits[rank]}; {self._last(row)}"
         return self._last(row)
@@ -60,30 +56,29 @@ class Scene:
     def _is_gone(self, rank: int) -> bool:
         return self.around.states.get(rank) == "gone"
 
-    def _last(self, row: Row) -> str:
-        entry, begun = row["entry"], row["begun"]
-        if begun is not None and begun["device"] == "cuda":
+    def _last(self, row: RankFacts) -> str:
+        entry, begun = row.entry, row.begun
+        if begun is not None and begun.device == "cuda":
             return f"has called {_called(begun)}, and waits until its GPU has done what it was given before"
-        if entry is None and row["arrived"] != 0:  # it was stopped, or killed, between its post and its entry
-            return f"has begun collective #{row['arrived']} and not yet written down what it is"
+        if entry is None and row.arrived != 0:  # the rank was stopped or killed between its post and its journal entry
+            return f"has begun collective #{row.arrived} and not yet written down what it is"
         if entry is None:
             return "has not called anything in this group yet"
-        is_over = row["finished"] >= entry["seq"]
-        return f"{'left' if is_over else 'is in'} {_called(entry)}, begun {_ago(entry)}"
+        return f"{'left' if row.collective is None else 'is in'} {_called(entry)}, begun {_ago(entry)}"
 
     def stand(self, rank: int) -> list[tuple[str, str]]:
         """Return lines that say where a rank's program is now, the innermost call first."""
         frames = self.around.stands.get(rank, ())
         if not frames:
             return []
-        verb = "is now at" if self.rows[rank]["state"] != "left" else "went on to"
+        verb = "is now at" if self.rows[rank].state != "left" else "went on to"
         return [("", f"{verb} {frames[0]}"), *(("", f"  called from {frame}") for frame in frames[1:])]
 
 
-def _called(entry: Row) -> str:
-    called = f"{entry['operation']} #{entry['seq']} {formatting.arguments(entry)}".rstrip()
-    return f"{called}, {formatting.place(entry['location'])}" if entry["location"] else called
+def _called(entry: EntryFacts) -> str:
+    called = f"{entry.operation} #{entry.seq} {formatting.arguments(entry)}".rstrip()
+    return f"{called}, {formatting.place(entry.location)}" if entry.location else called
 
 
-def _ago(entry: Row) -> str:
-    return f"{formatting.seconds(max(entry['seconds_ago'], 0.0))} ago"
+def _ago(entry: EntryFacts) -> str:
+    return f"{formatting.seconds(max(entry.seconds_ago, 0.0))} ago"

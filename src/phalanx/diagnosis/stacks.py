@@ -1,9 +1,10 @@
-"""Where a rank stands: how it gets ready to tell, and how to read what it told.
+"""The stacks of a rank: how a process gets ready to write them when it is asked, and how to read what it wrote.
 
-A rank that is ready to answer keeps a memory file, and says so with its number in the name of one: a child that it
-forks has the files too, but another number. On a signal, faulthandler writes the stack of the thread that got it there,
-without the help of the interpreter: also when the thread is in native code or holds the GIL. Only that thread's: others
-go on meanwhile, and to read the stacks of threads that come and go could crash the rank. See asking.py.
+A process that is ready has a memory file for its answers, and its pid is in the name of one of its memory files. (A
+forked child has these files too, but another pid.) On a signal, faulthandler writes the stack of the thread that got
+the signal. It does not need the interpreter, so it also works if the thread is in native code or holds the GIL. It
+writes only the stack of that thread, because reading the stacks of running threads could crash the process. See
+asking.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# A real-time signal, which no library claims: programs may use SIGUSR1 for themselves.
+# A real-time signal, which no library uses; programs may use SIGUSR1 themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 7
 MEMORY_NAME = "phalanx-stacks"
 _THREAD = re.compile(r"(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]{1,16}).*\(most recent call first\):")
@@ -45,9 +46,9 @@ class ThreadStack:
     """A thread and its calls.
 
     Attributes:
-        ident: As the kernel counts.
-        is_current: It is the main thread.
-        frames: The innermost first.
+        ident: The kernel's number of the thread.
+        is_current: Whether it is the main thread.
+        frames: Its calls, the innermost first.
     """
 
     ident: int
@@ -55,17 +56,17 @@ class ThreadStack:
     frames: tuple[Frame, ...]
 
     def users_frames(self) -> tuple[Frame, ...]:
-        """Return the calls of the user's own code, the innermost first; all when there is none."""
+        """Return the calls of the user's own code, the innermost first; all calls if there are none."""
         return tuple(frame for frame in self.frames if is_users(frame.file)) or self.frames
 
 
 def is_users(file: str) -> bool:
-    """Tell whether a source file is neither phalanx's, nor Python's, nor of an installed library."""
+    """Tell whether a source file belongs neither to phalanx nor to Python nor to an installed library."""
     return not file.startswith((_LIBRARY_FOLDER, "<")) and not any(part in file for part in _LIBRARIES)
 
 
 def is_launchers(file: str) -> bool:
-    """Tell whether a source file only brings a rank to the user's code."""
+    """Tell whether a source file only starts the user's code on a rank."""
     return file.startswith(_LAUNCHERS) or any(part in file for part in ("/_pytest/", "/pluggy/", "/pytest/__main__"))
 
 
@@ -73,12 +74,12 @@ def create_stack_memory(name: str = MEMORY_NAME) -> int:
     """Make the memory file that a process writes its stacks to."""
     descriptor = os.memfd_create(name)
     os.fchmod(descriptor, 0o600)
-    # Appending, so that it can be emptied while the process still holds it.
+    # Open it for appending, so that it can be emptied while the process still has it open.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
 
 
-# By process, since a child made by fork must get ready itself: a mark, or the number of the memory it was given.
+# By process, because a forked child must get ready itself: a mark, or the descriptor that it was given.
 _ready: dict[int, object] = {}
 
 
@@ -87,20 +88,20 @@ def answer_with_stacks(descriptor: int | None = None) -> None:
     pid = os.getpid()
     if descriptor is None:
         mark = object()
-        # Ranks that are threads all come here at once: one step, so that only one of them goes on.
+        # Ranks that are threads call this at the same time; this one step lets only one of them continue.
         if signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL or _ready.setdefault(pid, mark) is not mark:
             return
         descriptor = create_stack_memory(f"{MEMORY_NAME}:{pid}")
     elif _ready.get(pid) != (number := os.fstat(descriptor).st_ino):
-        os.memfd_create(f"{MEMORY_NAME}:{pid}:{number}")  # open for as long as this process runs
+        os.memfd_create(f"{MEMORY_NAME}:{pid}:{number}")  # stays open while this process runs
         _ready[pid] = number
     faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=False)
 
 
 def parse_frame(line: str) -> Frame | None:
-    """Read a line of faulthandler's about one call; None when it is about something else."""
+    """Read a line of faulthandler that describes a call; None for any other line."""
     found = _FRAME.fullmatch(line)
-    # It writes in ASCII, with all other characters escaped.
+    # faulthandler writes ASCII and escapes all other characters.
     return found and Frame(
         _ESCAPED.sub(_unescape, found["file"]), int(found["line"]), _ESCAPED.sub(_unescape, found["function"])
     )
@@ -113,7 +114,7 @@ def _unescape(escaped: re.Match[str]) -> str:
 
 
 def parse_stacks(text: str) -> list[ThreadStack]:
-    """Read answers; of several the last about each thread counts."""
+    """Read answers; if there are several about one thread, the last one counts."""
     threads: dict[int, ThreadStack] = {}
     frames: list[Frame] = []
     head: re.Match[str] | None = None
@@ -136,6 +137,6 @@ def parse_stacks(text: str) -> list[ThreadStack]:
 
 
 def stack_of(threads: Sequence[ThreadStack], ident: int) -> ThreadStack | None:
-    """Return the stack of the thread with this number, else of the main thread."""
+    """Return the stack of the thread with this number, or else of the main thread."""
     wanted = [thread for thread in threads if thread.ident == ident]
     return next(iter(wanted or [thread for thread in threads if thread.is_current]), None)

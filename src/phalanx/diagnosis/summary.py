@@ -1,25 +1,26 @@
-"""What is the matter with a job, in a few lines, the most important first.
+"""A few lines that say what is wrong with a job, the most important first.
 
-Pure functions: the same for a job that runs and for a flight record.
+These are pure functions. They serve running jobs and flight records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings
 from phalanx.diagnosis.processes import describe_state
+from phalanx.diagnosis.views import GroupView
 from phalanx.diagnosis.waits import Key, Wait, describe_cycle, find_cycle
+from phalanx.engine.facts import FaultFacts
 
-LONG_S = 1.0  # a rank that waits longer is worth a word
+LONG_S = 1.0  # a wait longer than this is reported
 _SHOWN_CULPRITS = 8
 
 
 def summarize(found: Findings) -> list[str]:
-    """Say what is the matter."""
-    told = [_describe_fault(found, group) for group in found.seen.groups if group["fault"] is not None]
+    """Return the lines that say what is wrong."""
+    told = [_describe_fault(found, group, group.fault) for group in found.seen.groups if group.fault is not None]
     long = [wait for wait in found.waits if found.waited_s(wait) > LONG_S]
     cycle = find_cycle(long)
     if cycle:
@@ -30,13 +31,12 @@ def summarize(found: Findings) -> list[str]:
     return told or [_describe_health(found)]
 
 
-def _describe_fault(found: Findings, group: Mapping[str, Any]) -> str:
-    fault = group["fault"]
-    who = f"rank {found.member(group, fault['culprit'])}" if fault["culprit"] >= 0 else "a rank"
-    reporter = f"rank {found.member(group, fault['reporter'])}" if fault["reporter"] >= 0 else "a rank"
+def _describe_fault(found: Findings, group: GroupView, fault: FaultFacts) -> str:
+    who = f"rank {found.member(group, fault.culprit)}" if fault.culprit >= 0 else "a rank"
+    reporter = f"rank {found.member(group, fault.reporter)}" if fault.reporter >= 0 else "a rank"
     kinds = {
         "mismatch": f"{who} called something else than the others",
-        "timeout": f"{reporter} timed out" + (f" waiting for {who}" if fault["culprit"] >= 0 else ""),
+        "timeout": f"{reporter} timed out" + (f" waiting for {who}" if fault.culprit >= 0 else ""),
         "peer_died": f"{who} died",
         "peer_left": f"{who} left it",
         "peer_failed": f"{who} raised",
@@ -44,9 +44,18 @@ def _describe_fault(found: Findings, group: Mapping[str, Any]) -> str:
         "interrupted": f"{who} was interrupted",
         "out_of_memory": f"{who} had not enough shared memory",
     }
-    where = f" in operation #{fault['seq']}" if fault["seq"] else ""
-    text = f": {fault['text'].splitlines()[0]}" if fault["text"].strip() else ""
-    return f'group "{group["name"]}" is broken{where}: {kinds.get(fault["kind"], fault["kind"])}{text}'
+    where = f" in operation #{fault.seq}" if fault.seq else ""
+    text = f": {fault.text.splitlines()[0]}" if fault.text.strip() else _describe_detail(fault)
+    return f'group "{group.name}" is broken{where}: {kinds.get(fault.kind, fault.kind)}{text}'
+
+
+def _describe_detail(fault: FaultFacts) -> str:
+    if fault.kind == "timeout" and fault.awaited == "stream":
+        return ": its GPU had not finished what it was given before"
+    if fault.wanted_bytes == fault.found_bytes:
+        return ""
+    verbs = ("needed", "available") if fault.kind == "out_of_memory" else ("expected", "given")
+    return f": {fault.wanted_bytes} bytes {verbs[0]}, {fault.found_bytes} {verbs[1]}"
 
 
 def _title_of_cycle(cycle: Sequence[Wait]) -> str:
@@ -60,7 +69,7 @@ def _describe_stopped(found: Findings) -> list[str]:
     for process in found.seen.processes:
         ranks = found.ranks_of(process)
         if process.state in ("T", "t") and ranks:
-            # A debugger's process would not go on by a signal.
+            # A signal would not continue a process that a debugger has stopped.
             advice = f"; kill -CONT {process.pid} lets it go on" if process.state == "T" else ""
             told.append(f"{formatting.rank_list(ranks)} (pid {process.pid}) is {describe_state(process.state)}{advice}")
     return told
@@ -81,7 +90,7 @@ def _describe_holdup(found: Findings, long: Sequence[Wait]) -> list[str]:
 
 
 def _find_culprits(found: Findings, long: Sequence[Wait]) -> dict[tuple[Key, int], list[Wait]]:
-    """Return who is waited for and does not wait itself; in doubt, who has only asynchronous operations under way."""
+    """Return the ranks that others wait for and that do not wait; or else those that may only have async operations."""
     waiting = {wait.key for wait in found.waits}
     surely_waiting = {wait.key for wait in found.waits if not wait.is_async}
     by_culprit: dict[tuple[Key, int], list[Wait]] = {}

@@ -1,4 +1,4 @@
-"""What a rank in trouble can find out about its peers: where they stand, and whether they wait in a circle."""
+"""What a rank whose operation failed can find out about its peers: their stacks, and whether ranks wait in a circle."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from phalanx.diagnosis.asking import ask_for_stacks
-from phalanx.diagnosis.observer import Observer, view_of
+from phalanx.diagnosis.observer import Observer
 from phalanx.diagnosis.processes import is_alive, state_of
 from phalanx.diagnosis.stacks import parse_stacks
+from phalanx.diagnosis.views import view_of
 from phalanx.diagnosis.waits import Wait, describe_cycle, find_cycle, find_waits, key_of, world_of
+from phalanx.engine.facts import RankFacts
 
 _SHOWN_FRAMES = 6
 _LONGEST_S = 0.3
 _PATIENCE_S = 1.5  # a thread answers at once, but on a busy machine it may wait for a core
-_MOST_PROCESSES = 32  # looked at: every rank of a large job may do so at the same moment
+_MOST_PROCESSES = 32  # at most, because every rank of a large job may do this at the same moment
+
+ProcessState = Literal["stopped", "gone"]
 
 
 @dataclass(frozen=True)
@@ -25,28 +29,28 @@ class Surroundings:
     """What was found out, by rank of the group.
 
     Attributes:
-        stands: Calls that a rank is in, the innermost first.
-        waits: The operation of another group that it waits in.
-        states: What its process does, where that explains something: "stopped", "gone".
-        cycle: Ranks that wait for each other in a circle, a line each.
+        stands: The stack of a rank, the innermost call first.
+        waits: The operation of another group that a rank waits in.
+        states: The state of a rank's process if it explains the failure: "stopped", "gone".
+        cycle: Ranks that wait for each other in a circle, one line each.
     """
 
     stands: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     waits: Mapping[int, str] = field(default_factory=dict)
-    states: Mapping[int, str] = field(default_factory=dict)
+    states: Mapping[int, ProcessState] = field(default_factory=dict)
     cycle: Sequence[str] = ()
 
 
-def look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> Surroundings:
-    """Look at these ranks of a group, and at those that they wait for in whatever group.
+def look_around(nonce: bytes, rows: Sequence[RankFacts], ranks: Iterable[int]) -> Surroundings:
+    """Look at these ranks of a group, and at the ranks that they wait for in any group.
 
-    It is asked in the midst of trouble. Whatever it meets, such as no memory to map a group, the trouble itself is what
-    must be told: then it has found out nothing.
+    An operation has already failed, and that failure must be reported. So if anything goes wrong here, for example if
+    there is no memory to map a group, this returns empty Surroundings.
 
     Args:
         nonce: Identifies the group.
         rows: Its members.
-        ranks: Those in question.
+        ranks: The ranks to look at.
     """
     try:
         return _look_around(nonce, rows, ranks)
@@ -54,23 +58,23 @@ def look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable
         return Surroundings()
 
 
-def _look_around(nonce: bytes, rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> Surroundings:
-    wanted = [row for row in rows if row["rank"] in set(ranks) and row["is_here"] and key_of(row)[0]]
+def _look_around(nonce: bytes, rows: Sequence[RankFacts], ranks: Iterable[int]) -> Surroundings:
+    wanted = [row for row in rows if row.rank in set(ranks) and row.is_here and key_of(row)[0]]
     waits = _follow_waits({key_of(row)[0] for row in wanted[:_MOST_PROCESSES]})
     cycle = find_cycle(waits)
     is_certain = bool(cycle) and not any(wait.is_async for wait in cycle)
     elsewhere = {
-        row["rank"]: f'{wait.text} of group "{wait.group}"'
+        row.rank: f'{wait.text} of group "{wait.group}"'
         for row in wanted
         for wait in waits
         if wait.key == key_of(row) and wait.nonce != nonce.hex()
     }
-    living = [row for row in wanted if row["state"] in ("present", "absent")]
+    living = [row for row in wanted if row.state in ("present", "absent")]
     return Surroundings(_stands(living), elsewhere, _states(living), describe_cycle(cycle) if is_certain else ())
 
 
 def _follow_waits(pids: set[int]) -> list[Wait]:
-    """Return who waits, beginning with this process and the given ones, and going on to those they wait for."""
+    """Return the waits of this process and of the given ones, then of those that they wait for, and so on."""
     observer = Observer(is_writable=False)
     seen = further = {os.getpid(), *pids}
     deadline = time.monotonic() + _LONGEST_S
@@ -85,28 +89,28 @@ def _follow_waits(pids: set[int]) -> list[Wait]:
         seen = seen | further
 
 
-def _states(rows: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    found = {}
+def _states(rows: Iterable[RankFacts]) -> dict[int, ProcessState]:
+    found: dict[int, ProcessState] = {}
     for row in rows:
         pid = key_of(row)[0]
         if state_of(pid) in ("T", "t"):
-            found[row["rank"]] = "stopped"
+            found[row.rank] = "stopped"
         elif not is_alive(pid):
-            found[row["rank"]] = "gone"
+            found[row.rank] = "gone"
     return found
 
 
-def _stands(rows: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
+def _stands(rows: Sequence[RankFacts]) -> dict[int, tuple[str, ...]]:
     threads: dict[int, list[int]] = {}
     for row in rows:
-        threads.setdefault(key_of(row)[0], []).append(row["thread"])
+        threads.setdefault(key_of(row)[0], []).append(row.thread)
     others = {pid: [each for each in some if each] for pid, some in threads.items()}
     answers = ask_for_stacks(threads, others, timeout_s=_PATIENCE_S)
     stands = {}
     for row in rows:
         pid = key_of(row)[0]
-        wanted = row["thread"] or pid
+        wanted = row.thread or pid
         stack = next((each for each in parse_stacks(answers.get(pid, "")) if each.ident == wanted), None)
         if stack is not None and stack.frames:
-            stands[row["rank"]] = tuple(map(str, stack.users_frames()[:_SHOWN_FRAMES]))
+            stands[row.rank] = tuple(map(str, stack.users_frames()[:_SHOWN_FRAMES]))
     return stands

@@ -1,17 +1,18 @@
 """What each rank did in each group, in the words of torch's flight recorder.
 
-Its analyser expects every member of a group in every operation, and knows no tags. So the messages from one rank to
-another with one tag are given as a group of these two: then it can tell which side did not come.
+torch's analyser expects every member of a group in every operation, and does not know tags. So the messages from one
+rank to another with one tag form a group of these two ranks. Then the analyser can tell which side is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from phalanx.diagnosis.observation import Observation
-from phalanx.diagnosis.waits import Row, View, key_of, world_of
+from phalanx.diagnosis.views import GroupView
+from phalanx.diagnosis.waits import key_of, world_of
+from phalanx.engine.facts import EntryFacts
 
 # The analyser refuses names of backends that it does not know.
 _BACKEND = "nccl"
@@ -24,59 +25,59 @@ class Part:
     Attributes:
         rank: Its number in the world.
         group: Name and description.
-        members: All that take part, by number in the world.
+        members: All ranks that take part, by their numbers in the world.
         entry: What the journal says.
-        name: What the analyser shall call it.
-        number: Under which it meets its counterparts.
-        sizes: Of input and output.
+        name: The name that the analyser shows.
+        number: The sequence number, the same on all ranks that take part.
+        sizes: The sizes of input and output.
     """
 
     rank: int
     group: tuple[str, str]
     members: tuple[int, ...]
-    entry: Row
+    entry: EntryFacts
     name: str
     number: int
     sizes: tuple[list[list[int]], list[list[int]]]
 
 
 def find_parts(seen: Observation, members: Sequence[Sequence[int]]) -> Iterator[Part]:
-    """Return all that the journal of every group remembers and the analyser can compare."""
+    """Return all operations in the journals that the analyser can compare."""
     for index, (view, numbers) in enumerate(zip(seen.groups, members, strict=True)):
         yield from _collectives(view, str(index), numbers)
         yield from _messages(view, str(index), numbers)
 
 
 def number_members(seen: Observation) -> list[tuple[int, ...]]:
-    """Return the members of each group as ranks of the world; those who have not joined get what is left over."""
-    world = world_of(seen.groups, seen.pids())
+    """Return the members of each group as ranks of the world; ranks that have not joined get the numbers left over."""
+    world = world_of(seen.groups, seen.job.pids)
     numbered = []
     for view in seen.groups:
-        known = {row["rank"]: world[key_of(row)] for row in view["rows"] if key_of(row) in world}
-        # In a group of all, whoever has not joined is the one that is not there.
-        taken = set(known.values()) if view["num_ranks"] >= len(world) else {*known.values(), *world.values()}
-        for rank in range(view["num_ranks"]):
+        known = {row.rank: world[key_of(row)] for row in view.rows if key_of(row) in world}
+        # In a group of all ranks, a rank that has not joined has the number that no other member has.
+        taken = set(known.values()) if view.num_ranks >= len(world) else {*known.values(), *world.values()}
+        for rank in range(view.num_ranks):
             if rank not in known:
                 known[rank] = rank if rank not in taken else max(taken) + 1
                 taken.add(known[rank])
-        numbered.append(tuple(known[rank] for rank in range(view["num_ranks"])))
+        numbered.append(tuple(known[rank] for rank in range(view.num_ranks)))
     return numbered
 
 
-def _collectives(view: View, name: str, numbers: Sequence[int]) -> Iterator[Part]:
-    records = [each["operations"] for each in view["records"]]
-    # Before that, some ranks have forgotten what others still know.
-    first = max((entries[0]["seq"] for entries in records if entries), default=1)
-    shapes: dict[tuple[Any, ...], list[int]] = {}
+def _collectives(view: GroupView, name: str, numbers: Sequence[int]) -> Iterator[Part]:
+    records = [each.operations for each in view.records]
+    # Earlier operations are no longer in the journals of all ranks.
+    first = max((entries[0].seq for entries in records if entries), default=1)
+    shapes: dict[tuple[int, str, int], list[int]] = {}
     for rank, entries in zip(numbers, records, strict=True):
         for entry in entries:
-            if entry["seq"] >= first:
-                # Equal sizes in different shapes are fine here, but not to the analyser.
-                same = (entry["seq"], entry["operation"], entry["count"])
-                shape = shapes.setdefault(same, list(entry["shape"]))
-                kind = f"{_BACKEND}:{entry['operation']}"
-                sizes = _sizes(entry["operation"], shape, len(numbers))
-                yield Part(rank, (name, view["name"]), tuple(numbers), entry, kind, entry["seq"], sizes)
+            if entry.seq >= first:
+                # phalanx accepts different shapes of the same size; the analyser does not.
+                same = (entry.seq, entry.operation, entry.count)
+                shape = shapes.setdefault(same, list(entry.shape))
+                kind = f"{_BACKEND}:{entry.operation}"
+                sizes = _sizes(entry.operation, shape, len(numbers))
+                yield Part(rank, (name, view.name), tuple(numbers), entry, kind, entry.seq, sizes)
 
 
 def _sizes(operation: str, shape: list[int], num_ranks: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -91,32 +92,38 @@ def _sizes(operation: str, shape: list[int], num_ranks: int) -> tuple[list[list[
     }.get(operation, ([shape], [shape]))
 
 
-def _messages(view: View, name: str, numbers: Sequence[int]) -> Iterator[Part]:
-    """Number the messages of each pair and tag; those to oneself, and from anybody who has not sent, have no pair."""
-    records = [each["messages"] for each in view["records"]]
-    # Without the oldest, nobody can tell which of the finished ones belong together.
-    is_whole = all(entries[0]["seq"] == 1 for entries in records if entries)
+def _messages(view: GroupView, name: str, numbers: Sequence[int]) -> Iterator[Part]:
+    """Number the messages of each pair and tag. Leave out messages to itself and open receives from any rank."""
+    records = [each.messages for each in view.records]
+    # Without the oldest messages, it is unknown which finished ones belong together.
+    is_whole = all(entries[0].seq == 1 for entries in records if entries)
     for here, entries in enumerate(records):
         counts: dict[tuple[int, int, int], int] = {}
         for entry in entries:
-            there = entry["peer"]
-            if there in (-1, here) or (entry["end_ns"] and not is_whole):
+            there = entry.peer
+            if there in (-1, here) or (entry.end_ns and not is_whole):
                 continue
-            pair = (here, there) if entry["operation"] == "send" else (there, here)
-            channel = (*pair, entry["count"])
+            pair = (here, there) if entry.operation == "send" else (there, here)
+            channel = (*pair, entry.count)
             counts[channel] = counts.get(channel, 0) + 1
             yield _message(view, name, numbers, numbers[here], entry, channel, counts[channel])
 
 
 def _message(
-    view: View, name: str, numbers: Sequence[int], rank: int, entry: Row, channel: tuple[int, int, int], number: int
+    view: GroupView,
+    name: str,
+    numbers: Sequence[int],
+    rank: int,
+    entry: EntryFacts,
+    channel: tuple[int, int, int],
+    number: int,
 ) -> Part:
     source, destination = numbers[channel[0]], numbers[channel[1]]
     members = tuple(sorted((source, destination)))
-    told = f"{view['name']}: messages from rank {source} to rank {destination}, tag {channel[2]}"
+    told = f"{view.name}: messages from rank {source} to rank {destination}, tag {channel[2]}"
     group = (f"{name}:{source}->{destination}:{channel[2]}", told)
     from_, to = members.index(source), members.index(destination)
-    shape = [list(entry["shape"])]
-    is_send = entry["operation"] == "send"
+    shape = [list(entry.shape)]
+    is_send = entry.operation == "send"
     kind = f"{_BACKEND}:send {from_}->{to}" if is_send else f"{_BACKEND}:recv {to}<-{from_}"
     return Part(rank, group, members, entry, kind, number, (shape, shape))

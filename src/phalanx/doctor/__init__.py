@@ -1,7 +1,8 @@
-"""What this machine offers to ranks: `phalanx doctor`.
+"""Find out what this machine offers to ranks: `phalanx doctor`.
 
-Probes run in processes of their own, one for each topic, because any of them may hang, crash or find torch broken; the
-doctor itself imports neither torch nor the engine.
+Probes run in processes of their own, one for each topic, because any of them may hang, crash or find torch broken. The
+doctor itself imports neither torch nor the engine: probes import these inside their functions, where a failure becomes
+a finding.
 """
 
 from __future__ import annotations
@@ -35,5 +36,5 @@ def examine_machine(*, with_self_tests: bool, watch: Callable[[str], None] = lam
     missing = [name for name in _NEEDED_BY_SELF_TESTS if name in broken]
     if missing:
         text = f"not run: no rank can start without {' and '.join(missing)}"
-        return [*findings, Finding(self_tests.TOPIC.title, "all", "absent", text)]
-    return [*findings, *examine([self_tests.TOPIC], watch)]
+        return [*findings, Finding(self_tests.TITLE, "all", "absent", text)]
+    return [*findings, *examine([self_tests.make_topic()], watch)]

@@ -1,4 +1,4 @@
-"""What the doctor asks, and what it hears."""
+"""Probes, which ask the machine one question each, and what they find."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Answer:
     """What one probe found.
 
     Attributes:
-        status: "problem" when ranks can't run because of it, "absent" for what is not there and need not be.
-        text: The facts, in words.
+        status: "problem" if ranks can't run because of it, "absent" if it is not there and is not needed.
+        text: The facts.
         advice: A sentence that says what to do, or "".
         seconds: How long a self-test took.
     """
@@ -34,9 +34,9 @@ class Probe:
 
     Attributes:
         subject: What it is about, in a word or two.
-        ask: Finds out. May raise, hang or crash: it runs in a process of its own.
+        ask: Finds out. It may raise, hang or crash, because it runs in a process of its own; it must be picklable.
         timeout_s: How long it may take.
-        is_needed: Whether ranks can't run without an answer.
+        is_needed: Whether ranks can't run if it fails.
         advice_when_lost: What to do when it raises, hangs or crashes.
     """
 
@@ -47,23 +47,21 @@ class Probe:
     advice_when_lost: str = ""
 
     def lost(self, why: str, advice: str = "") -> Answer:
-        """Make the answer of a probe that gave none; with better advice than the usual, if there is any."""
+        """Make the answer for a probe that gave none. Other advice replaces the usual one."""
         return Answer("problem" if self.is_needed else "note", why, advice or self.advice_when_lost)
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Probes that belong together. They share a process, which finds them by import.
+    """Probes that belong together. They share a process.
 
     Attributes:
         title: The heading.
-        home: The module that has this topic as TOPIC.
         probes: In the order in which they are asked.
         is_chain: Whether a problem makes those behind it pointless.
     """
 
     title: str
-    home: str
     probes: tuple[Probe, ...]
     is_chain: bool = False
 
@@ -81,15 +79,6 @@ class Finding:
 
 
 def first_line(error: BaseException) -> str:
-    """Say in a line what was raised."""
+    """Return the type of an exception and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def in_bytes(count: float) -> str:
-    """Write a number of bytes for people."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

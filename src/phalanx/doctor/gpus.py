@@ -1,4 +1,4 @@
-"""What torch sees of GPUs: NCCL, the devices, and whether processes can share their memory, by torch or by phalanx."""
+"""Probes of GPUs: NCCL, the devices, and whether processes can share their memory through torch or phalanx."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from phalanx.byte_sizes import format_size
 from phalanx.doctor.cuda_ipc import DRIVER, HandOverRefused, NoCudaDevice, OneProcessOnly, hand_over
-from phalanx.doctor.finding import Answer, in_bytes
+from phalanx.doctor.finding import Answer
+from phalanx.real_gpus.discovery import count_device_files
 from phalanx.settings import allocator_options, copy_environment
 
 CUDA_S = 30.0  # the first use of a GPU may take seconds
@@ -57,21 +59,21 @@ def cuda_devices(devices: Path = Path("/dev")) -> Answer:
     if torch.cuda.is_available():
         numbers = range(torch.cuda.device_count())
         return Answer("ok", "; ".join(_describe(number) for number in numbers))
-    nodes = [node.name for node in devices.glob("nvidia[0-9]*")]
-    if not nodes:
+    num_there = count_device_files(devices)
+    if not num_there:
         return Answer("absent", "none: ranks compute on the CPU")
     if torch.version.cuda is None:
-        text = f"{len(nodes)} there, but this torch is built without CUDA"
+        text = f"{num_there} there, but this torch is built without CUDA"
         return Answer("note", text, "Install a CUDA build of torch to use them.")
     advice = "Look at `nvidia-smi`: the driver may be older than this torch's CUDA, or CUDA_VISIBLE_DEVICES empty."
-    return Answer("note", f"{len(nodes)} there, but CUDA {torch.version.cuda} can't use them", advice)
+    return Answer("note", f"{num_there} there, but CUDA {torch.version.cuda} can't use them", advice)
 
 
 def _describe(number: int) -> str:
     import torch
 
     free, total = torch.cuda.mem_get_info(number)
-    return f"{torch.cuda.get_device_name(number)}, {in_bytes(free)} free of {in_bytes(total)}"
+    return f"{torch.cuda.get_device_name(number)}, {format_size(free)} free of {format_size(total)}"
 
 
 def cuda_sharing() -> Answer:
@@ -96,7 +98,7 @@ def cuda_sharing() -> Answer:
 
 
 def phalanx_sharing(driver: str = DRIVER) -> Answer:
-    """Hand GPU memory over to another process as phalanx does, and see whether torch's memory can be."""
+    """Hand GPU memory over to another process as phalanx does, and see whether torch's memory can be, too."""
     try:
         hand_over(driver)
     except NoCudaDevice as absence:
@@ -107,6 +109,6 @@ def phalanx_sharing(driver: str = DRIVER) -> Answer:
     except HandOverRefused as refusal:
         return Answer("note", f"CUDA IPC does not work: {refusal}; {_STAGED}", _NO_HAND_OVER)
     if re.search(r"expandable_segments\s*:\s*true", allocator_options(), re.IGNORECASE):
-        text = f"torch is told to use expandable segments, which can't be handed over; {_STAGED}"
+        text = f"torch is set to use expandable segments, which can't be handed over; {_STAGED}"
         return Answer("note", text, _NOT_EXPANDABLE)
     return Answer("ok", "ranks can share one through phalanx; they take turns on it")

@@ -1,4 +1,4 @@
-"""The system that ranks run on: kernel, C library, Python, container, and what processes see of each other."""
+"""Probes of the system: kernel, C library, Python, container, and what processes see of each other."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ def _mount_options(folder: Path) -> str:
 
 TOPIC = Topic(
     "System",
-    __name__,
     (
         Probe("kernel", kernel),
         Probe("Python", python),

@@ -1,11 +1,12 @@
-"""What this process may use: open files, processes, locked memory, address space."""
+"""Probes of the limits of a process: open files, processes, locked memory, address space."""
 
 from __future__ import annotations
 
 import os
 import resource
 
-from phalanx.doctor.finding import Answer, Probe, Topic, in_bytes
+from phalanx.byte_sizes import format_size
+from phalanx.doctor.finding import Answer, Probe, Topic
 from phalanx.scarcity import MORE_ADDRESS_SPACE, has_small_address_space, more_open_files
 
 _OTHER_FILES = 24  # what Python, torch and the launcher have open themselves, with room to import
@@ -44,7 +45,7 @@ def processes(process: str = "/proc/self") -> Answer:
 def locked_memory() -> Answer:
     """Name the limit of locked memory; phalanx locks none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    text = "unlimited" if soft == resource.RLIM_INFINITY else in_bytes(soft)
+    text = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
     return Answer("ok", f"{text}; phalanx locks none, InfiniBand needs much")
 
 
@@ -53,7 +54,7 @@ def address_space() -> Answer:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return Answer("ok", "unlimited")
-    text = f"limited to {in_bytes(soft)} a process; torch and shared memory map more than they use"
+    text = f"limited to {format_size(soft)} a process; torch and shared memory map more than they use"
     return Answer("note", text, MORE_ADDRESS_SPACE) if has_small_address_space() else Answer("ok", text)
 
 
@@ -68,7 +69,6 @@ def _is_first_namespace() -> bool:
 
 TOPIC = Topic(
     "Limits",
-    __name__,
     (
         Probe("open files", open_files, is_needed=False),
         Probe("processes", processes, is_needed=False),

@@ -1,4 +1,4 @@
-"""What the machine has: cores, memory, /dev/shm."""
+"""Probes of the machine: cores, memory, /dev/shm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import resource
 from pathlib import Path
 
-from phalanx.doctor.finding import Answer, Probe, Topic, in_bytes
+from phalanx.byte_sizes import format_size
+from phalanx.doctor.finding import Answer, Probe, Topic
 from phalanx.scarcity import MORE_ADDRESS_SPACE
 
 _LITTLE_MEMORY_BYTES = 1 << 30  # two ranks that have imported torch, and something to work with
@@ -17,7 +18,7 @@ _LITTLE_SHM_BYTES = 256 << 20  # containers get 64 MiB unless somebody asks for 
 
 
 def cores(process: str = "/proc/self") -> Answer:
-    """Compare the cores that this process may use with those that are there, and with the quota of time."""
+    """Compare the cores that this process may use with all cores, and with the quota of its control group."""
     from phalanx.engine._native import ControlGroups
 
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
@@ -37,14 +38,14 @@ def cores(process: str = "/proc/self") -> Answer:
 
 
 def memory(process: str = "/proc/self") -> Answer:
-    """Say how much memory ranks can have, and who limits it."""
+    """Say how much memory ranks can have, and what limits it."""
     from phalanx.engine._native import ControlGroups, available_memory_bytes
 
     available, limit = available_memory_bytes(process), ControlGroups(process).memory_limit_bytes()
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    text = f"{in_bytes(available)} available of {in_bytes(total)}"
+    text = f"{format_size(available)} available of {format_size(total)}"
     if limit is not None and limit < total:
-        text += f"; the control group allows {in_bytes(limit)}"
+        text += f"; the control group allows {format_size(limit)}"
     advice = "Free memory or raise its limit: a group takes up to 8 MiB a rank, torch far more."
     if available == resource.getrlimit(resource.RLIMIT_AS)[0]:
         text, advice = f"{text}; the address space allows no more", MORE_ADDRESS_SPACE
@@ -54,7 +55,7 @@ def memory(process: str = "/proc/self") -> Answer:
 
 
 def shared_memory_folder(folder: Path = Path("/dev/shm")) -> Answer:
-    """Say how large the folder of shared memory is, and what lies in it. phalanx itself does without it."""
+    """Say how large the folder of shared memory is, and what lies in it. phalanx itself does not use it."""
     why = "phalanx does without it; DataLoader workers, NCCL and other engines do not"
     if not folder.is_dir():
         return Answer("note", f"not there: {why}", f"Mount a tmpfs at {folder} if you use DataLoader workers or NCCL.")
@@ -62,7 +63,7 @@ def shared_memory_folder(folder: Path = Path("/dev/shm")) -> Answer:
         return Answer("note", f"not writable: {why}", f"Make {folder} writable if you use DataLoader workers or NCCL.")
     room = os.statvfs(folder)
     size, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    text = f"{in_bytes(free)} free of {in_bytes(size)}{_whose(folder)}"
+    text = f"{format_size(free)} free of {format_size(size)}{_whose(folder)}"
     if free < _LITTLE_SHM_BYTES:
         advice = "Start the container with a larger --shm-size if you use DataLoader workers or NCCL."
         if size >= _LITTLE_SHM_BYTES:
@@ -79,13 +80,12 @@ def _whose(folder: Path) -> str:
             sizes[re.split(r"[-_.\d]", entry.name.lstrip("._"))[0] or entry.name] += entry.stat().st_blocks * 512
         except OSError:  # gone since
             continue
-    names = [f"{name}* {in_bytes(size)}" for name, size in sizes.most_common(3) if size]
+    names = [f"{name}* {format_size(size)}" for name, size in sizes.most_common(3) if size]
     return f" ({', '.join(names)})" if names else ""
 
 
 TOPIC = Topic(
     "Machine",
-    __name__,
     (
         Probe("cores", cores, is_needed=False),
         Probe("memory", memory, is_needed=False),

@@ -1,4 +1,4 @@
-"""MPI beside phalanx: the launcher on the search path, and mpi4py."""
+"""Probes of MPI: the launcher on the search path, and mpi4py."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ def _last_line(output: str) -> str:
 
 TOPIC = Topic(
     "MPI",
-    __name__,
     (
         Probe("mpi4py", binding, 2 * _ANSWER_S, is_needed=False, advice_when_lost=_BROKEN_BINDING),
         Probe("mpiexec", launcher, 3 * _ANSWER_S, is_needed=False, advice_when_lost=_BROKEN_LAUNCHER),

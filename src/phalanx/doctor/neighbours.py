@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def neighbour() -> Iterator[int]:
-    """Fork a process that has all that this one has, and does nothing; it ends with the block."""
+    """Fork a process that has the same memory and files as this one and does nothing. It ends with the block."""
     pid = os.fork()
     if pid == 0:
         signal.pause()

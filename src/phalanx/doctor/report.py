@@ -36,12 +36,12 @@ def write_page(findings: Sequence[Finding], width: int, paint: Callable[[str, St
     subject_width = max((len(finding.subject) for finding in findings), default=0)
     indent = 2 + 7 + 2 + subject_width + 2
     lines = list[str]()
-    told = dict[str, str]()  # which subject had these words first
+    seen = dict[str, str]()  # for each text the subject that had it first
     for topic, group in groupby(findings, key=lambda finding: finding.topic):
         lines.append(topic)
         for finding in group:
             mark = paint(f"{finding.status:<7}", finding.status)
-            first, *rest = _wrap(_once(finding, told), width - indent)
+            first, *rest = _wrap(_once(finding, seen), width - indent)
             lines.append(f"  {mark}  {finding.subject:<{subject_width}}  {first}")
             lines += [" " * indent + line for line in rest]
         lines.append("")
@@ -73,9 +73,9 @@ def _last_part(findings: Sequence[Finding], width: int) -> list[str]:
     return lines
 
 
-def _once(finding: Finding, told: dict[str, str]) -> str:
-    """Return the words, or where they were said before: many self-tests may fail for one reason."""
-    before = told.setdefault(finding.text, finding.subject)
+def _once(finding: Finding, seen: dict[str, str]) -> str:
+    """Return the text, or which subject has it already: many self-tests may fail for one reason."""
+    before = seen.setdefault(finding.text, finding.subject)
     return f"the same as {before}" if finding.status == "problem" and before != finding.subject else finding.text
 
 

@@ -1,9 +1,8 @@
-"""Really run ranks, of every kind, and check what they compute."""
+"""Probes that run ranks of every kind and check what they compute."""
 
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +13,7 @@ from phalanx.doctor.finding import Answer, Probe, Topic
 from phalanx.doctor.gpus import SHARING_NCCL, SHARING_SWITCH
 from phalanx.settings import set_environment
 
+TITLE = "Self-tests"
 _TEST_S = 25.0
 _GPU_TEST_S = 60.0  # each rank makes a CUDA context first
 _FIRST_TEST_S = 75.0  # it imports torch, perhaps from a cold disk
@@ -85,7 +85,7 @@ def nccl() -> Answer:
 
 
 def killed_rank() -> Answer:
-    """Kill a rank and measure how soon another knows."""
+    """Kill a rank and measure how soon another rank notices."""
     seconds = _spawn(rank_programs.lose_a_rank, 2, tolerate_losses=True)[0]
     text = f"noticed by the other rank after {seconds * 1e3:.0f} ms"
     if seconds > _SLOW_NOTICE_S:
@@ -97,9 +97,9 @@ def view_of_a_rank() -> Answer:
     """Look at a rank from another through /proc, as a diagnosis does."""
     blind = _spawn(rank_programs.look_at_a_rank, 2)[0]
     if blind:
-        advice = "Mount /proc without hidepid, so that a hanging rank can be looked at."
-        return Answer("note", f"ranks run, but can't be looked at: {blind}", advice)
-    return Answer("ok", "its state, open files and memory can be looked at")
+        advice = "Mount /proc without hidepid, so that phalanx diagnose can look at a hanging rank."
+        return Answer("note", f"ranks run, but another process can't look at them: {blind}", advice)
+    return Answer("ok", "another process can read its state, open files and memory")
 
 
 def _spawn(function: Callable[..., Any], num_ranks: int, args: tuple[Any, ...] = (), **options: Any) -> list[Any]:
@@ -121,22 +121,16 @@ _NCCL = "Run with NCCL_DEBUG=INFO to see what NCCL lacks."
 _NETWORK = "Check that 127.0.0.1 and this host's name work; GLOO_SOCKET_IFNAME=lo makes Gloo use the loopback device."
 
 
-def _num_cores() -> int:
-    try:
-        from phalanx.engine._native import usable_cores
-    except ImportError:  # other probes say so
-        return len(os.sched_getaffinity(0))
-    return usable_cores()
+def make_topic() -> Topic:
+    """Return the self-tests for as many ranks as there are cores. The engine must have been found to work."""
+    from phalanx.engine._native import usable_cores
 
-
-def _tests() -> tuple[Probe, ...]:
-    sizes = sorted({2, min(_MOST_RANKS, _num_cores())} - {1})
+    sizes = sorted({2, min(_MOST_RANKS, usable_cores())} - {1})
     crowds = [
         Probe(f"{size} processes", functools.partial(processes, size), _FIRST_TEST_S, advice_when_lost=_LOST)
         for size in sizes
     ]
-    return (
-        *crowds,
+    others = (
         Probe("2 threads", functools.partial(threads, 2), _FIRST_TEST_S, advice_when_lost=_LOST),
         Probe("torch, phalanx", functools.partial(over_torch, "phalanx", 2), _TEST_S, advice_when_lost=_LOST),
         Probe("torch, Gloo", gloo, _TEST_S, advice_when_lost=_NETWORK),
@@ -144,6 +138,4 @@ def _tests() -> tuple[Probe, ...]:
         Probe("killed rank", killed_rank, _TEST_S, advice_when_lost=_LOST),
         Probe("view of a rank", view_of_a_rank, _TEST_S, advice_when_lost=_LOST),
     )
-
-
-TOPIC = Topic("Self-tests", __name__, _tests())
+    return Topic(TITLE, (*crowds, *others))

@@ -1,4 +1,4 @@
-"""The system calls that ranks, and the engines beside phalanx, need: each really made."""
+"""Probes of the system calls that ranks, torch and MPI need. Each call is really made."""
 
 from __future__ import annotations
 
@@ -141,23 +141,22 @@ def abstract_sockets() -> Answer:
 
 
 def yama_scope(file: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> int:
-    """Return who may look into whom: 0, or where there is no such rule."""
+    """Return Yama's ptrace_scope, or 0 if this kernel does not have it."""
     return int(file.read_text()) if file.exists() else 0
 
 
 def _refused(name: str, code: int, use: str) -> Answer:
-    words = f"{errno.errorcode.get(code, code)}"
+    name_of_error = errno.errorcode.get(code, code)
     if code == errno.ENOSYS:
-        return Answer("note", f"this kernel has not got it, or a container hides it ({words}); {use}")
+        return Answer("note", f"this kernel does not have it, or a container hides it ({name_of_error}); {use}")
     advice = _CONTAINER_ADVICE.format(name) + " Only if you need it."
     if yama_scope():
         advice = f"Set kernel.yama.ptrace_scope to 0 with sysctl if you need {name}."
-    return Answer("note", f"refused between ranks ({words}); {use}", advice)
+    return Answer("note", f"refused between ranks ({name_of_error}); {use}", advice)
 
 
 TOPIC = Topic(
     "System calls",
-    __name__,
     (
         Probe("futex", futex, advice_when_lost=_CONTAINER_ADVICE.format("futex")),
         Probe("memfd_create", memory_file,

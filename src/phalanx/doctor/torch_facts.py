@@ -1,4 +1,4 @@
-"""The torch that ranks would import: whether it can be, and which engines it has."""
+"""Probes of torch: whether it can be imported, its version, and the backends that it has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 
+from phalanx.doctor import torch_changes
 from phalanx.doctor.finding import Answer, Probe, Topic, first_line
 from phalanx.doctor.gpus import CUDA_S, cuda_devices, cuda_sharing, nccl, phalanx_sharing
 from phalanx.scarcity import advice_about
@@ -20,7 +21,7 @@ def version() -> Answer:
     try:
         torch = importlib.import_module("torch")
         found = str(torch.__version__)
-    except BaseException as error:  # whatever it is, ranks would meet it too
+    except BaseException as error:  # ranks would meet it too, whatever it is
         return Answer("problem", f"can't be imported: {first_line(error)}; found at {_place()}", _repair(error))
     text = f"{found}, {os.path.dirname(torch.__file__ or '')}"
     installed = {dist.version for dist in importlib.metadata.distributions(name="torch")}
@@ -41,7 +42,7 @@ def supported_range() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def backends() -> Answer:
-    """Name the engines that this torch was built with."""
+    """Name the backends that this torch was built with."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -89,7 +90,6 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 TOPIC = Topic(
     "torch",
-    __name__,
     (
         Probe("torch", version, IMPORT_S,
               advice_when_lost="Run `python -c 'import torch'`: it does not come to an end here."),
@@ -99,6 +99,7 @@ TOPIC = Topic(
               advice_when_lost="Look at `nvidia-smi`: CUDA does not answer."),
         Probe("CUDA IPC", cuda_sharing, CUDA_S, is_needed=False),
         Probe("shared GPU", phalanx_sharing, CUDA_S, is_needed=False),
+        *torch_changes.PROBES,
     ),
     is_chain=True,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How much shared memory a group takes, and the words when the machine has not got it."""
+"""How much shared memory a group takes, and the error if the machine does not have it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create_group_segment(name: str, num_ranks: int, *, crowd: int, cores: int | 
         cores: How many cores those have, see count_cores(); as many as this process may use if not given.
 
     Raises:
-        SharedMemoryError: The machine has not got it.
+        SharedMemoryError: The machine does not have it.
         UsageError: The number of ranks is not possible.
     """
     if not 1 <= num_ranks <= MAX_RANKS:
@@ -40,7 +40,7 @@ def create_symmetric_segment(label: str, num_ranks: int, bytes_per_rank: int) ->
     """Create memory for one tensor per rank.
 
     Raises:
-        SharedMemoryError: The machine has not got it.
+        SharedMemoryError: The machine does not have it.
     """
     stride = (bytes_per_rank + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
     with naming_shortage(f"a symmetric tensor of {num_ranks} ranks"):

@@ -1,29 +1,29 @@
-"""Ranks that do not come to make a group: who they are and what they do, as the world their launcher made shows.
+"""Describe the ranks that do not come when a group is made, and what they do instead.
 
-Without a launcher of ours nobody knows their processes: then only their numbers are told.
+If phalanx has started the ranks, the segment of the world shows this. Otherwise only their numbers are known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from phalanx.diagnosis import Scene, explain, formatting
 from phalanx.diagnosis.explain import describe_missing
 from phalanx.diagnosis.processes import is_alive
 from phalanx.diagnosis.surroundings import look_around
 from phalanx.engine import GroupSegment
+from phalanx.engine.facts import RankFacts, Trouble
 from phalanx.launch.context import current_context
 
 
 def describe_absent(ranks: Iterable[int]) -> str:
-    """Say of ranks of the world what they do instead of coming."""
+    """Say what these ranks of the world do instead of coming."""
     scene = _world_scene(ranks)
     return f"{formatting.rank_list(ranks)} did not come" if scene is None else describe_missing(scene, ranks)
 
 
 def check_alive(operation: str, ranks: Sequence[int]) -> None:
-    """Raise when one of these ranks of the world has ended, so that nobody waits for it in vain.
+    """Raise if one of these ranks of the world has ended, so that this rank does not wait for it.
 
     Raises:
         PeerDiedError: Its process has ended.
@@ -31,16 +31,15 @@ def check_alive(operation: str, ranks: Sequence[int]) -> None:
     rows = _world_rows()
     for rank in ranks:
         row = rows[rank] if rank < len(rows) else None
-        if row is None or row["is_thread"] or row["state"] == "present":
+        if row is None or row.is_thread or row.state == "present":
             continue
-        pid = row["pid"] or row["launched_pid"]
-        if row["state"] == "dead" or (pid and not is_alive(pid)):
-            facts = {"kind": "peer_died", "operation": operation, "culprit": rank, "text": "", "is_fatal": False}
+        if row.state == "dead" or (row.any_pid and not is_alive(row.any_pid)):
             own = current_context()
+            facts = Trouble("peer_died", operation, culprit=rank)
             raise explain(facts, Scene("world", own.rank if own is not None else 0, len(rows), rows))
 
 
-def _world_rows() -> list[dict[str, Any]]:
+def _world_rows() -> list[RankFacts]:
     context = current_context()
     if context is None:
         return []

@@ -1,34 +1,32 @@
-"""Several calls launched as one: recorded inside a `with` block, run when it ends."""
+"""Launch several calls together: record them inside a `with` block, and run them when it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from phalanx.collectives import ReduceOp, Timeout, Work
+from phalanx.engine import RankEndpoint
 from phalanx.errors import PhalanxError, UsageError
-
-if TYPE_CHECKING:
-    from phalanx.groups.shared_memory import SharedMemoryGroup
 
 
 class RecordedCall:
-    """Stands for a Work inside the block, where there is none yet."""
+    """What a call inside the block returns: there is no Work yet."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UsageError(f"Illegal to call {name} on an operation inside a coalescing block; wait for the block itself")
 
 
 class CombinedWork:
-    """Several operations as one Work."""
+    """One Work for several operations."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         self._works = works
 
     def wait(self, timeout_s: Timeout = None) -> None:
-        """Wait for all.
+        """Wait for all operations.
 
         Raises:
             PhalanxError: One of them failed.
@@ -37,11 +35,11 @@ class CombinedWork:
             work.wait(timeout_s)
 
     def done(self) -> bool:
-        """Tell whether all have ended."""
+        """Tell whether all operations have ended."""
         return all(work.done() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        """Return the first exception of any."""
+        """Return the first exception of an operation, or None."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[Any]:
@@ -49,13 +47,13 @@ class CombinedWork:
         return [work.result() for work in self._works]
 
 
-def launch_all(group: SharedMemoryGroup, calls: Sequence[tuple[str, Callable[[], Work]]]) -> list[Work]:
-    """Launch several operations, each given with its method's name.
+def launch_all(refuse: Callable[[str, str], object], calls: Sequence[tuple[str, Callable[[], Work]]]) -> list[Work]:
+    """Launch several operations of a group, which refuses them by `refuse`; each is given with its method's name.
 
-    When one is refused, so are those after it: peers, who launch them all, would wait for them.
+    If one of them is refused, refuse the later ones too, because peers that launch all of them would wait.
 
     Raises:
-        PhalanxError: One was refused.
+        PhalanxError: An operation was refused.
     """
     works: list[Work] = []
     for number, (name, call) in enumerate(calls):
@@ -64,7 +62,7 @@ def launch_all(group: SharedMemoryGroup, calls: Sequence[tuple[str, Callable[[],
         except Exception:
             for later, _ in calls[number + 1 :]:
                 with contextlib.suppress(PhalanxError):  # the group is broken or closed: peers know
-                    group.refuse(_operation_of(later), f"an operation before it, {name}, was refused")
+                    refuse(_operation_of(later), f"an operation before it, {name}, was refused")
             raise
     return works
 
@@ -74,9 +72,9 @@ def _operation_of(method: str) -> str:
 
 
 class Coalescing:
-    """A coalescing block; also the Work of what it launched."""
+    """A coalescing block; it is also the Work of the operations that it launched."""
 
-    def __init__(self, group: SharedMemoryGroup, async_op: bool) -> None:
+    def __init__(self, group: RankEndpoint, async_op: bool) -> None:
         self._group = group
         self._async_op = async_op
         self._calls: list[tuple[str, tuple[Any, ...], Mapping[str, Any]]] = []
@@ -99,14 +97,14 @@ class Coalescing:
             self._work.wait()
 
     def wait(self, timeout_s: Timeout = None) -> None:
-        """Wait for everything the block launched.
+        """Wait for all operations of the block.
 
         Raises:
             UsageError: The block has not ended.
             PhalanxError: One of the operations failed.
         """
         if self._calls and self._work is None:
-            raise UsageError("a coalescing block can be waited for after its end only")
+            raise UsageError("you can wait for a coalescing block only after its end")
         if self._work is not None:
             self._work.wait(timeout_s)
 
@@ -127,11 +125,11 @@ class Coalescing:
             method = getattr(self._group, name)
             for args, kwargs in calls:
                 launches.append((name, functools.partial(method, *args, **{**kwargs, "async_op": True})))
-        works = launch_all(self._group, launches)
+        works = launch_all(self._group.refuse, launches)
         return works[0] if len(works) == 1 else CombinedWork(works)
 
     def _runs(self) -> list[tuple[tuple[str, Any], list[tuple[tuple[Any, ...], Mapping[str, Any]]]]]:
-        """Group neighbours that can be launched together."""
+        """Collect adjacent calls that can be launched together."""
         runs: list[tuple[tuple[str, Any], list[tuple[tuple[Any, ...], Mapping[str, Any]]]]] = []
         for name, args, kwargs in self._calls:
             op = args[1] if name == "all_reduce" and len(args) > 1 else kwargs.get("op", ReduceOp.SUM)

@@ -1,4 +1,4 @@
-"""Join the group that a launcher has prepared: phalanx.spawn, torchrun, mpiexec, or nobody, which gives one rank."""
+"""Make a group of all ranks that phalanx.spawn, phalanx run, torchrun or mpiexec has started, or of one rank."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from phalanx.collectives import Timeout
+from phalanx.collectives import Group, LocalGroup, Timeout, seconds_of
 from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
 from phalanx.errors import UsageError
 from phalanx.groups.absence import check_alive, describe_absent
-from phalanx.groups.shared_memory import SharedMemoryGroup, _seconds
+from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
-from phalanx.launch.spawn import WORLD_NAME
 from phalanx.launch.user_secret import make_private
+from phalanx.launch.world import WORLD_NAME
 from phalanx.settings import read_placement, read_settings
 
-# Groups made from the same environment by this process: each gets a name of its own.
+# How many groups this process has made from the same environment: each needs its own name.
 _connects: Counter[str] = Counter()
 
 
-def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> SharedMemoryGroup:
-    """Return a new group of all ranks of this job. Every call makes another one; every rank must make it.
+def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> Group:
+    """Return a new group of all ranks of this job. Every call makes another group, and every rank must make the call.
 
     Args:
         timeout_s: How long to wait for the other ranks, here and in the group's operations.
@@ -30,10 +30,20 @@ def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> SharedMemor
 
     Raises:
         UsageError: The environment contradicts itself.
-        OperationTimeoutError: Not every rank came.
-        SharedMemoryError: The machine has not got the memory.
+        OperationTimeoutError: Not every rank made the call in time.
+        SharedMemoryError: There is not enough memory.
     """
-    limit = _seconds(timeout_s, read_settings().timeout_s)
+    # All ranks are on this host. If they were not, the kind of group would be chosen here.
+    return connect_locally(timeout_s=timeout_s, name=name)
+
+
+def connect_locally(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> LocalGroup:
+    """Do what connect() does, for those that need more of a group than programs do.
+
+    Raises:
+        PhalanxError: As connect().
+    """
+    limit = seconds_of(timeout_s, read_settings().timeout_s)
     context = current_context()
     if context is not None:
         return _connect_spawned(context, name, limit)
@@ -46,7 +56,7 @@ def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> SharedMemor
     return join(0, 1, f"alone {os.getpid()} {id(object())}", name=name, timeout_s=limit, is_thread=False)
 
 
-def _connect_spawned(context: LaunchContext, name: str, timeout_s: float) -> SharedMemoryGroup:
+def _connect_spawned(context: LaunchContext, name: str, timeout_s: float) -> LocalGroup:
     number = next(context.connects)
     if number == 0 and name == WORLD_NAME:
         return SharedMemoryGroup(
@@ -70,23 +80,23 @@ def join(
     is_thread: bool,
     ranks: Sequence[int] | None = None,
     crowd: int = 1,
-) -> SharedMemoryGroup:
-    """Meet the other ranks at a place all know, and return the group of them.
+) -> LocalGroup:
+    """Meet the other ranks, and return a group of all of them.
 
     Args:
-        rank: This rank.
-        size: How many there are.
-        meeting: A name that all of them, and nobody else, know.
+        rank: The number of this rank.
+        size: The number of ranks.
+        meeting: A name that only these ranks know.
         name: The group's name.
         timeout_s: How long to wait for the other ranks, here and in the group's operations.
         is_thread: Whether ranks are threads of one process.
-        ranks: The members as ranks of a parent, if there is one.
-        crowd: Ranks that compete for the machine's cores, if they are more than the members.
+        ranks: The number of each member in the parent group, if there is one.
+        crowd: The number of ranks that compete for the cores, if that is more than `size`.
 
     Raises:
         UsageError: A rank came twice.
-        OperationTimeoutError: Not every rank came.
-        SharedMemoryError: The machine has not got the memory.
+        OperationTimeoutError: Not every rank came in time.
+        SharedMemoryError: There is not enough memory.
     """
 
     members = range(size) if ranks is None else ranks
@@ -117,10 +127,17 @@ def join(
         rank_of=lambda card: members[card[0]] if card[0] < size else None,
     )
 
-    def attach(outcome: MeetingResult) -> SharedMemoryGroup:
-        with closing(outcome) as descriptor:
-            return SharedMemoryGroup(
-                descriptor, outcome.position, ranks=members, is_thread=is_thread, timeout_s=timeout_s
-            )
+    def take_part(outcome: MeetingResult) -> LocalGroup:
+        return attach(outcome, members, is_thread=is_thread, timeout_s=timeout_s)
 
-    return meet(gathering, (rank, own_affinity()), attach, SharedMemoryGroup.close)
+    return meet(gathering, (rank, own_affinity()), take_part, lambda group: group.close())
+
+
+def attach(outcome: MeetingResult, ranks: Sequence[int], *, is_thread: bool, timeout_s: float) -> LocalGroup:
+    """Become a rank of the group whose memory a meeting has made.
+
+    Raises:
+        RuntimeError: The memory is not a group's, or the rank is taken.
+    """
+    with closing(outcome) as descriptor:
+        return SharedMemoryGroup(descriptor, outcome.position, ranks=ranks, is_thread=is_thread, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""The group a thread works with at the moment: set by `with group:`, nested, restored on the way out."""
+"""The current group of a thread: `with group:` sets it, and the end of the block restores the previous one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from phalanx.groups.shared_memory import SharedMemoryGroup
+    from phalanx.collectives import Group
 
 _stacks = threading.local()
 
 
-def _stack() -> list[SharedMemoryGroup]:
+def _stack() -> list[Group]:
     if not hasattr(_stacks, "groups"):
         _stacks.groups = []
-    groups: list[SharedMemoryGroup] = _stacks.groups
+    groups: list[Group] = _stacks.groups
     return groups
 
 
-def current_group() -> SharedMemoryGroup | None:
+def current_group() -> Group | None:
     """Return the innermost group of the calling thread's `with` blocks, or None."""
     stack = _stack()
     return stack[-1] if stack else None
 
 
-def enter_group(group: SharedMemoryGroup) -> None:
+def enter_group(group: Group) -> None:
     """Make a group current."""
     _stack().append(group)
 

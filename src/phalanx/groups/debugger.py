@@ -1,4 +1,4 @@
-"""`phalanx.breakpoint`: one rank in the debugger; the others wait for it, however long that takes."""
+"""`phalanx.breakpoint`: stop one rank in the debugger; the others wait for it without timing out."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from phalanx.settings import read_placement, terminal_desk
 
 
 def breakpoint(rank: int | None = None) -> None:
-    """Stop in the debugger, on one rank: the one given, or the first that comes here.
+    """Stop one rank in the debugger: the given one, or the first rank that reaches this call.
 
-    The other ranks go on until they need this one; their operations do not time out meanwhile. `c` lets the rank go on,
-    `q` ends it, and with it the job. The rank that came first stays the one that stops where no number is given.
+    The other ranks continue until they need this one, and their operations do not time out meanwhile. `c` lets the rank
+    continue, and `q` ends the rank and the job. Without a number, the same rank stops every time.
 
     Args:
-        rank: Its number in the world.
+        rank: The number of the rank in the world.
 
     Raises:
-        UsageError: The rank is not a number.
+        UsageError: `rank` is not the number of a rank.
     """
     if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
         raise UsageError(
-            f"breakpoint: rank is {rank!r}; give the number of a rank, or nothing for the first that comes"
+            f"breakpoint: rank is {rank!r}; give the number of a rank, or nothing for the first rank that comes"
         )
     own, job = _own_place()
     if rank is not None and rank != own:
@@ -43,7 +43,7 @@ def breakpoint(rank: int | None = None) -> None:
     if rank is None and not _is_first(job):
         return
     frame = sys._getframe(1)
-    if sys.breakpointhook is not sys.__breakpointhook__:  # somebody, such as pytest, has a debugger of its own
+    if sys.breakpointhook is not sys.__breakpointhook__:  # another program, such as pytest, has its own debugger
         sys.breakpointhook()
         return
     debugger = _debugger_of(own)
@@ -56,7 +56,7 @@ def breakpoint(rank: int | None = None) -> None:
 
 
 def _own_place() -> tuple[int, str]:
-    """Return this rank's number, and what all ranks of its job have in common."""
+    """Return the number of this rank, and a name that all ranks of its job share."""
     context = current_context()
     if context is not None:
         return context.rank, context.meeting
@@ -68,7 +68,7 @@ _claims: dict[str, socket.socket] = {}  # held until the process ends, so that t
 
 
 def _is_first(job: str) -> bool:
-    """Tell whether this rank is the one that stops, of all of the job."""
+    """Tell whether this rank is the one that stops."""
     context = current_context()
     number = context.rank if context is not None and context.is_thread else ""
     key = f"{job} {number}"
@@ -89,14 +89,14 @@ _debuggers: dict[int, RankDebugger] = {}
 
 
 def _debugger_of(rank: int) -> RankDebugger:
-    """Return the debugger of a rank: one, so that what is set in it stays."""
+    """Return the debugger of a rank. There is one per rank, so that its breakpoints stay."""
     if rank not in _debuggers:
         _debuggers[rank] = RankDebugger(rank)
     return _debuggers[rank]
 
 
 class RankDebugger(pdb.Pdb):
-    """Python's debugger with a borrowed terminal: it has it from the first stop until it lets the program go on."""
+    """Python's debugger on the launcher's terminal, which it holds until the program continues."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True)
@@ -128,12 +128,12 @@ class RankDebugger(pdb.Pdb):
         self.stdout.flush()
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
-        """Talk to the person at the terminal."""
+        """Get the terminal, then read and run commands."""
         self.open()
         super().interaction(frame, traceback)
 
     def set_continue(self) -> None:
-        """Let the program go on, and others have the terminal."""
+        """Let the program continue, and give the terminal back."""
         super().set_continue()
         self._release()
 

@@ -1,19 +1,18 @@
-"""Collectives of picklable values: sizes first, then the bytes."""
+"""Collectives for Python objects: ranks exchange the sizes of the pickles first, then their bytes."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.engine import RankEndpoint
 
 
-def _pack(group: SharedMemoryGroup, operation: str, value: Any) -> torch.Tensor:
-    """Pickle a value; when that fails, peers must not wait for it."""
+def _pack(group: RankEndpoint, operation: str, value: Any) -> torch.Tensor:
+    """Pickle a value. If that fails, refuse the operation, so that peers do not wait."""
     try:
         data = pickle.dumps(value)
     except Exception as error:
@@ -35,7 +34,7 @@ def _unpack(data: torch.Tensor) -> Any:
     return pickle.loads(data.numpy().tobytes())
 
 
-def all_gather_object(group: SharedMemoryGroup, value: Any) -> list[Any]:
+def all_gather_object(group: RankEndpoint, value: Any) -> list[Any]:
     """Return every rank's value, in rank order, on every rank."""
     data = _pack(group, "all_gather", value)
     sizes = _empty(group.size, torch.int64)
@@ -45,12 +44,12 @@ def all_gather_object(group: SharedMemoryGroup, value: Any) -> list[Any]:
     return [_unpack(part) for part in parts]
 
 
-def gather_object(group: SharedMemoryGroup, value: Any, root: int = 0) -> list[Any] | None:
+def gather_object(group: RankEndpoint, value: Any, root: int = 0) -> list[Any] | None:
     """Return every rank's value on the root, None elsewhere."""
     data = _pack(group, "all_gather", value)
     sizes = _empty(group.size, torch.int64)
     group.all_gather_single(sizes, _number(data.numel()))
-    # Sizes differ, so the short ones are filled up: gather wants equal blocks.
+    # gather needs blocks of equal size, so shorter pickles are padded.
     block = _empty(int(sizes.max()), torch.uint8).zero_()
     block[: data.numel()] = data
     if group.rank != root:
@@ -61,7 +60,7 @@ def gather_object(group: SharedMemoryGroup, value: Any, root: int = 0) -> list[A
     return [_unpack(part[: int(size)]) for part, size in zip(parts, sizes, strict=True)]
 
 
-def broadcast_object(group: SharedMemoryGroup, value: Any = None, root: int = 0) -> Any:
+def broadcast_object(group: RankEndpoint, value: Any = None, root: int = 0) -> Any:
     """Return the root's value on every rank."""
     is_root = group.rank == root
     data = _pack(group, "broadcast", value) if is_root else _empty(0, torch.uint8)
@@ -73,7 +72,7 @@ def broadcast_object(group: SharedMemoryGroup, value: Any = None, root: int = 0)
     return value if is_root else _unpack(data)
 
 
-def scatter_object(group: SharedMemoryGroup, values: Sequence[Any] | None = None, root: int = 0) -> Any:
+def scatter_object(group: RankEndpoint, values: Sequence[Any] | None = None, root: int = 0) -> Any:
     """Return the root's values[i] on rank i."""
     if group.rank != root:
         block_bytes, sizes = _empty(1, torch.int64), _empty(1, torch.int64)

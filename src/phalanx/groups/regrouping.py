@@ -1,35 +1,34 @@
-"""Meetings of some of a group's ranks, to make another group or a symmetric tensor."""
+"""Meetings of ranks of a group, in which they make another group or a symmetric tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from phalanx.diagnosis import Scene, explain
 from phalanx.diagnosis.explain import describe_missing
 from phalanx.diagnosis.surroundings import look_around
-from phalanx.engine import GroupSegment, count_cores, create_group_segment
+from phalanx.engine import GroupSegment, RankEndpoint, count_cores, create_group_segment
+from phalanx.engine.facts import FaultKind, Trouble
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.launch.exceptions import headline_of
 from phalanx.launch.meeting import Gathering, MeetingResult, Memory, meet
-
-if TYPE_CHECKING:
-    from phalanx.groups.shared_memory import SharedMemoryGroup
 
 Cards = Sequence[tuple[Any, ...]]
 Attached = TypeVar("Attached")
 
 
 def gathering_of(
-    group: SharedMemoryGroup,
+    group: RankEndpoint,
     kind: str,
+    number: int,
     members: Sequence[int],
     timeout_s: float,
     *,
     create: Callable[[Cards], Memory],
     check: Callable[[Cards], None],
 ) -> Gathering:
-    """Describe a meeting of members of a group; cards begin with the rank and come back in the members' order."""
+    """Describe a meeting of members of a group. Each card begins with a rank; the host sorts them like `members`."""
     positions = {rank: position for position, rank in enumerate(members)}
     was_broken = group.fault() is not None
 
@@ -46,7 +45,7 @@ def gathering_of(
         _check_alive(group, kind, members)
 
     return Gathering(
-        name=f'{kind} of group "{group.name}"|{group.nonce.hex()}|{group.next_meeting(kind)}',
+        name=f'{kind} of group "{group.name}"|{group.nonce.hex()}|{number}',
         is_complete=lambda cards: len(cards) == len(members),
         order=order,
         create=create,
@@ -59,13 +58,13 @@ def gathering_of(
 
 
 def meet_in(
-    group: SharedMemoryGroup,
+    group: RankEndpoint,
     gathering: Gathering,
     card: tuple[Any, ...],
     attach: Callable[[MeetingResult], Attached],
     detach: Callable[[Attached], None] = lambda attached: None,
 ) -> Attached:
-    """Meet others of a group. Where this process can't, it breaks the group: nobody shall wait for it in vain.
+    """Meet other ranks of a group. If this process can't, break the group, so that no rank waits for it.
 
     Raises:
         Exception: As meet().
@@ -79,60 +78,55 @@ def meet_in(
         raise
 
 
-def describe_members(group: SharedMemoryGroup, missing: Iterable[int]) -> str:
-    """Say who has not come to a meeting, and what each does instead."""
+def describe_members(group: RankEndpoint, missing: Iterable[int]) -> str:
+    """Say which ranks have not come to a meeting, and what each does instead."""
     rows = group.snapshot()
     return describe_missing(
         Scene(group.name, group.rank, group.size, rows, around=look_around(group.nonce, rows, missing)), missing
     )
 
 
-def _check_fault(group: SharedMemoryGroup, kind: str, members: Sequence[int]) -> None:
-    """Raise when a member has broken the group since the meeting began."""
+def _check_fault(group: RankEndpoint, kind: str, members: Sequence[int]) -> None:
+    """Raise if a member has broken the group since the meeting began."""
     fault = group.fault()
-    if fault is not None and fault["kind"] == "peer_failed" and fault["culprit"] in members:
-        facts = {**fault, "operation": kind, "is_fatal": True, "seq": 0}
+    if fault is not None and fault.kind == "peer_failed" and fault.culprit in members:
+        facts = Trouble(
+            fault.kind, kind, culprit=fault.culprit, reporter=fault.reporter, text=fault.text, is_fatal=True
+        )
         raise explain(facts, Scene(group.name, group.rank, group.size, group.snapshot()))
 
 
-def _check_alive(group: SharedMemoryGroup, kind: str, members: Sequence[int]) -> None:
-    """Raise when a member has died or left, so that nobody waits for it in vain."""
+def _check_alive(group: RankEndpoint, kind: str, members: Sequence[int]) -> None:
+    """Raise if a member has died or left, so that this rank does not wait for it."""
     if not set(group.find_dead()).intersection(members):
         return
-    group.find_dead()  # somebody may have left because of a death that was not known a moment ago
+    group.find_dead()  # a rank may have left because of a death that was not known a moment ago
     rows = group.snapshot()
-    gone = [rows[rank] for rank in members if rows[rank]["state"] in ("dead", "left")]
-    row = next((row for row in gone if row["state"] == "dead"), gone[0])
-    fault, rank = "peer_died" if row["state"] == "dead" else "peer_left", row["rank"]
-    facts = {
-        "kind": fault,
-        "operation": kind,
-        "culprit": rank,
-        "reporter": group.rank,
-        "text": "",
-        "is_fatal": False,
-    }
-    around = look_around(group.nonce, rows, [rank])
+    gone = [rows[rank] for rank in members if rows[rank].state in ("dead", "left")]
+    row = next((row for row in gone if row.state == "dead"), gone[0])
+    fault: FaultKind = "peer_died" if row.state == "dead" else "peer_left"
+    facts = Trouble(fault, kind, culprit=row.rank, reporter=group.rank)
+    around = look_around(group.nonce, rows, [row.rank])
     raise explain(facts, Scene(group.name, group.rank, group.size, rows, around=around))
 
 
 def create_for(name: str, cards: Cards, *, crowd: int) -> GroupSegment:
-    """Create the memory of a group whose members' cards end with their affinities.
+    """Create the memory of a group. The last entry of each member's card is its affinity.
 
     Raises:
-        SharedMemoryError: The machine has not got it.
+        SharedMemoryError: There is not enough memory.
     """
     crowd = max(crowd, len(cards))
     return create_group_segment(name, len(cards), crowd=crowd, cores=count_cores([card[-1] for card in cards], crowd))
 
 
 def sizes_in(cards: Cards) -> set[int]:
-    """Return the sizes that participants of a merge expect."""
+    """Return the sizes that the ranks of a merge expect."""
     return {card[-2] for card in cards}
 
 
 def order_merged(cards: Cards) -> list[tuple[Any, ...]]:
-    """Put the participants of a merge in order.
+    """Put the ranks of a merge in order.
 
     Raises:
         UsageError: They expect different sizes.
@@ -146,10 +140,10 @@ def order_merged(cards: Cards) -> list[tuple[Any, ...]]:
 
 
 def check_same_request(cards: Cards) -> None:
-    """See that all want the same symmetric tensor.
+    """Check that all ranks ask for the same symmetric tensor.
 
     Raises:
-        MismatchError: They do not.
+        MismatchError: They ask for different ones.
     """
     if len({card[1:] for card in cards}) > 1:
         told = "; ".join(f"rank {rank} wants {dtype} {shape}" for rank, shape, dtype in sorted(cards))

@@ -1,4 +1,4 @@
-"""Ranks of one host, as processes or threads, over the native engine."""
+"""SharedMemoryGroup: ranks of one machine, processes or threads, over the native engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 import typing_extensions
 from torch.utils.dlpack import from_dlpack
 
-from phalanx.collectives import Timeout, Work
+from phalanx.collectives import Timeout, Work, seconds_of
 from phalanx.diagnosis import Scene, explain
 from phalanx.diagnosis.explain import late_ranks
 from phalanx.diagnosis.stacks import answer_with_stacks
@@ -26,6 +26,7 @@ from phalanx.engine import (
     naming_shortage,
     own_affinity,
 )
+from phalanx.engine.facts import Trouble
 from phalanx.errors import PhalanxError, UsageError
 from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork, launch_all
@@ -47,7 +48,7 @@ from phalanx.launch.context import current_context
 from phalanx.launch.meeting import Gathering, MeetingResult, closing
 from phalanx.launch.user_secret import make_private
 
-# A call's place in an error is the user's line, not one of ours or of torch's, nor of what torch wraps functions in.
+# An error shows the user's line of a call, not a line of phalanx, of torch, or of the wrappers that torch uses.
 _LIBRARY_FOLDERS = [
     str(Path(__file__).resolve().parents[1]),
     str(Path(torch.__file__).parent),
@@ -58,16 +59,16 @@ _LARGEST_BYTES = 1 << 52  # more than any machine has; times the ranks of a grou
 
 
 class SharedMemoryGroup(RankEndpoint):
-    """A group of ranks of one host. The operations themselves are native, see phalanx.collectives.Group.
+    """A group of ranks of one machine. The operations are native; phalanx.collectives.Group documents them.
 
     Several threads may use it; each rank's collectives run in the order in which they were called.
     """
 
     def __init__(self, descriptor: int, rank: int, *, ranks: Sequence[int], is_thread: bool, timeout_s: float) -> None:
-        """Attach to a segment as `rank`; phalanx.connect() and the methods below do that for you.
+        """Attach to a segment as `rank`. Use phalanx.connect() or the methods below instead.
 
         Raises:
-            RuntimeError: The segment is not a group's, or the rank is taken.
+            RuntimeError: The segment does not belong to a group, or another process has this rank.
         """
         prepare_engine()
         open_gate()
@@ -80,15 +81,11 @@ class SharedMemoryGroup(RankEndpoint):
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()
         self._context = current_context()
-        if self._context is not None:
-            is_world = descriptor == self._context.descriptor
-            if self._context.announce is not None and self.rank == 0 and not is_world:
-                self._context.announce(descriptor)
-            if self._context.interceptor is not None:
-                self._set_interceptor(self._context.interceptor)
+        if self._context is not None and self._context.interceptor is not None:
+            self._set_interceptor(self._context.interceptor)
         answer_with_stacks()
         join_recording(self)
-        add_open_group(self)
+        add_open_group(self, self._context)
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
@@ -96,16 +93,16 @@ class SharedMemoryGroup(RankEndpoint):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The members as ranks of the parent group, in the order of this one."""
+        """The number of each member in the parent group, in the order of this group."""
         return self._ranks
 
     def set_timeout(self, timeout_s: float | timedelta) -> None:
-        """Set how long operations without a timeout of their own may take.
+        """Set the timeout of operations that have none of their own.
 
         Raises:
-            UsageError: It is not positive.
+            UsageError: The timeout is not positive.
         """
-        self.timeout_s = _seconds(timeout_s, self.timeout_s)
+        self.timeout_s = seconds_of(timeout_s, self.timeout_s)
 
     def __enter__(self) -> SharedMemoryGroup:
         enter_group(self)
@@ -117,7 +114,7 @@ class SharedMemoryGroup(RankEndpoint):
     def coalescing(self, *, async_op: bool = False) -> Coalescing:
         """Record the calls inside a `with` block and launch them together at its end.
 
-        With async_op=True, call wait() on the block after it.
+        With async_op=True, call wait() of the block afterwards.
         """
         return Coalescing(self, async_op)
 
@@ -140,7 +137,7 @@ class SharedMemoryGroup(RankEndpoint):
             raise refusals[0]
         lists = list(zip(*outputs, strict=True)) if outputs else []
         gather: Callable[..., Work] = self.all_gather  # partial() knows no overloads
-        combined = CombinedWork(launch_all(self, [
+        combined = CombinedWork(launch_all(self.refuse, [
             ("all_gather", functools.partial(gather, list(outputs_of_one), tensor, async_op=True))
             for outputs_of_one, tensor in zip(lists, inputs, strict=True)
         ]))  # fmt: skip
@@ -150,21 +147,21 @@ class SharedMemoryGroup(RankEndpoint):
         return None
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None, timeout_s: Timeout = None) -> torch.Tensor:
-        """Return an uninitialised tensor in memory that all ranks share: its all_reduce needs no copies.
+        """Return an uninitialised tensor in memory that all ranks share, so that all_reduce needs no copies.
 
         Every rank must call it, with the same shape and dtype.
 
         Raises:
             UsageError: The shape is negative or larger than any memory.
-            SharedMemoryError: The machine has not got the memory.
-            MismatchError: Ranks ask for different sizes.
-            OperationTimeoutError: Not every rank came.
+            SharedMemoryError: There is not enough memory.
+            MismatchError: Ranks ask for different shapes or dtypes.
+            OperationTimeoutError: Not every rank made the call in time.
         """
         self._require_open("empty")
         dtype = dtype or torch.get_default_dtype()
         size_bytes = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or size_bytes > _LARGEST_BYTES:
-            raise UsageError(f'empty of group "{self.name}": there are no tensors of the shape {shape} and {dtype}')
+            raise UsageError(f'empty of group "{self.name}": a tensor of shape {shape} and {dtype} is not possible')
         number = self._meetings["symmetric tensor"]
 
         def adopt(outcome: MeetingResult) -> Any:
@@ -175,8 +172,9 @@ class SharedMemoryGroup(RankEndpoint):
         gathering = gathering_of(
             self,
             "symmetric tensor",
+            self.next_meeting("symmetric tensor"),
             range(self.size),
-            _seconds(timeout_s, self.timeout_s),
+            seconds_of(timeout_s, self.timeout_s),
             create=lambda cards: create_symmetric_segment(f"{self.name}:symmetric", len(cards), size_bytes),
             check=check_same_request,
         )
@@ -194,7 +192,7 @@ class SharedMemoryGroup(RankEndpoint):
 
         Raises:
             UsageError: A rank is outside this group or given twice.
-            OperationTimeoutError: A member did not come.
+            OperationTimeoutError: A member did not make the call in time.
         """
         self._require_open("split")
         self._check_ranks(ranks)
@@ -209,10 +207,10 @@ class SharedMemoryGroup(RankEndpoint):
     def split_by_color(
         self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None
     ) -> SharedMemoryGroup | None:
-        """Make one group per color; inside it ranks are ordered by key, then by rank. Every rank must call this.
+        """Make one group per color, with its ranks in the order of their keys. Every rank must call this.
 
         Returns:
-            The group of this rank's color; None when the color is None.
+            The group of this rank's color; None if the color is None.
 
         Raises:
             PhalanxError: As any collective.
@@ -225,17 +223,17 @@ class SharedMemoryGroup(RankEndpoint):
         return self._regroup(f"color {color}", ordered, name or f"{self.name}:color:{color}", timeout_s)
 
     def merge(self, place: str, size: int, *, name: str | None = None, timeout_s: Timeout = None) -> SharedMemoryGroup:
-        """Become one group with others that meet at the same place, `size` ranks in all.
+        """Make one group of all ranks that call this with the same place, `size` ranks in all.
 
-        Order: by the smallest rank that a group's members had in its parent, then by the group's name, then by chance;
-        inside a group the ranks keep their order. `ranks` of the result counts from 0.
+        The groups come in the order of the smallest number in their `ranks`, then of their names, then in any order.
+        Inside each group, the ranks keep their order. `ranks` of the result counts from 0.
 
         Raises:
             UsageError: The groups disagree on the size, or more ranks came.
-            OperationTimeoutError: Not all came.
+            OperationTimeoutError: Not all ranks came in time.
         """
         self._require_open("merge")
-        limit = _seconds(timeout_s, self.timeout_s)
+        limit = seconds_of(timeout_s, self.timeout_s)
         gathering = Gathering(
             name=make_private(f"merge at {place}"),
             # Cards that disagree are complete too: order() refuses them at once.
@@ -249,15 +247,15 @@ class SharedMemoryGroup(RankEndpoint):
         return self._join(gathering, card, lambda cards: range(size))
 
     def shrink(self, *, without: Sequence[int] = (), timeout_s: Timeout = None) -> SharedMemoryGroup:
-        """Make a group of the ranks that are left, also after this one is broken. Every survivor must call this.
+        """Make a group of the ranks that are alive, even if this group is broken. Every survivor must call this.
 
         Args:
-            without: Ranks to leave out although they live, because they hang.
+            without: Ranks to leave out although they are alive, for example because they hang.
             timeout_s: How long to wait for the survivors.
 
         Raises:
             UsageError: A rank is outside this group, or this rank is left out.
-            OperationTimeoutError: A survivor did not come.
+            OperationTimeoutError: A survivor did not make the call in time.
         """
         if without:
             self._check_ranks(without)
@@ -271,7 +269,7 @@ class SharedMemoryGroup(RankEndpoint):
         def missing(cards: Sequence[tuple[int, str]]) -> set[int]:
             return set(survivors()) - {card[0] for card in cards}
 
-        limit = _seconds(timeout_s, self.timeout_s)
+        limit = seconds_of(timeout_s, self.timeout_s)
         gathering = Gathering(
             name=f'shrink of group "{self.name}"|{self.nonce.hex()}|{self.next_meeting("shrink")}',
             is_complete=lambda cards: not missing(cards),
@@ -285,16 +283,20 @@ class SharedMemoryGroup(RankEndpoint):
         return self._join(gathering, (self.rank, own_affinity()), lambda cards: [card[0] for card in cards])
 
     def abort(self, reason: str = "") -> None:
-        """Break the group: whoever waits in it, here or elsewhere, gets an AbortedError at once."""
+        """Break the group: every rank that waits in it gets an AbortedError at once."""
         super().abort(reason)
 
     def close(self) -> None:
-        """Wait for operations under way, then leave. Peers that still need this rank get a PeerLeftError."""
+        """Wait for operations under way, then leave the group. Peers that still need this rank get a PeerLeftError."""
         try:
             if not self.is_closed:
-                self.drain()  # Ctrl-C ends that
+                self.drain()  # until all operations have ended, or Ctrl-C
         finally:
-            super().close()
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave at once; operations under way fail."""
+        super().close()
 
     def _check_ranks(self, ranks: Sequence[int]) -> None:
         if not ranks:
@@ -303,17 +305,17 @@ class SharedMemoryGroup(RankEndpoint):
             if not 0 <= rank < self.size:
                 raise UsageError(f'group "{self.name}": rank {rank} is outside; it has ranks 0 to {self.size - 1}')
         if len(set(ranks)) != len(ranks):
-            raise UsageError(f'group "{self.name}": ranks {sorted(ranks)} name a rank twice')
+            raise UsageError(f'group "{self.name}": a rank occurs twice in {sorted(ranks)}')
 
     def next_meeting(self, kind: str) -> int:
-        """Return the number of the next meeting of this kind, the same on every rank that calls as often."""
+        """Count the meetings of this kind: ranks that have made the same calls get the same number."""
         self._meetings[kind] += 1
         return self._meetings[kind]
 
     def _join(
         self, gathering: Gathering, card: tuple[Any, ...], ranks_of: Callable[[Sequence[Any]], Sequence[int]]
     ) -> SharedMemoryGroup:
-        """Meet others of this group, and become a member of the new one."""
+        """Meet other ranks, and join the new group."""
 
         def attach(outcome: MeetingResult) -> SharedMemoryGroup:
             with closing(outcome) as descriptor:
@@ -332,13 +334,14 @@ class SharedMemoryGroup(RankEndpoint):
 
     def _require_open(self, operation: str) -> None:
         if self.is_closed:
-            raise explain({"kind": "closed", "operation": operation}, Scene(self.name, self.rank, self.size))
+            raise explain(Trouble("closed", operation), Scene(self.name, self.rank, self.size))
 
     def _regroup(self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout) -> SharedMemoryGroup:
-        limit = _seconds(timeout_s, self.timeout_s)
+        limit = seconds_of(timeout_s, self.timeout_s)
         gathering = gathering_of(
             self,
             kind,
+            self.next_meeting(kind),
             members,
             limit,
             create=lambda cards: create_for(name, cards, crowd=self.crowd),
@@ -347,24 +350,15 @@ class SharedMemoryGroup(RankEndpoint):
         return self._join(gathering, (self.rank, own_affinity()), lambda cards: members)
 
 
-def _seconds(timeout_s: Timeout, default: float) -> float:
-    if timeout_s is None:
-        return default
-    value = timeout_s.total_seconds() if isinstance(timeout_s, timedelta) else float(timeout_s)
-    if not value > 0:
-        raise UsageError(f"a timeout of {value} s is not possible; give a positive number")
-    return value
-
-
-def _explain(group: SharedMemoryGroup | None, facts: Mapping[str, Any]) -> PhalanxError:
+def _explain(group: SharedMemoryGroup | None, facts: Trouble) -> PhalanxError:
     if group is None:
         return explain(facts, Scene("", 0, 0))
-    if facts["kind"] in ("usage", "closed", "forked"):
+    if facts.kind in ("usage", "closed", "forked"):
         return explain(facts, Scene(group.name, group.rank, group.size))
     rows = group.snapshot()
-    seq = facts.get("fault_seq", 0) if facts["kind"] in ("mismatch", "timeout") else facts.get("seq", 0)
+    seq = facts.fault_seq if facts.kind in ("mismatch", "timeout") else facts.seq
     entries = [group.entry(rank, seq) for rank in range(group.size)] if seq else []
-    around = look_around(group.nonce, rows, late_ranks(facts, rows)) if facts["kind"] in _LATE else Surroundings()
+    around = look_around(group.nonce, rows, late_ranks(facts, rows)) if facts.kind in _LATE else Surroundings()
     return explain(facts, Scene(group.name, group.rank, group.size, rows, entries, around))
 
 

@@ -1,8 +1,7 @@
-"""What a tensor is that the engine does not know to be plain memory: asked of torch, in words.
+"""Check tensors that the engine does not recognise as plain memory, and say why one is refused.
 
-Every tensor enters the engine through `view_tensor` of native/python. Plain ones pass there without a question to
-Python: torch gives tensors with the same dispatch keys the same nature, and the engine reads the keys where torch keeps
-them. All others come here.
+Every tensor enters the engine through `view_tensor` of native/python. The engine recognises plain tensors by their
+dispatch keys, which it reads directly from torch's memory. It asks this module about all others.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _ADVICE = {
 _log = logging.getLogger("phalanx")
 
 
-@functools.cache  # once in the life of a process; a forked child has what its parent was told
+@functools.cache  # once per process; a forked child inherits it
 def open_gate() -> bool:
-    """Tell the engine whom to ask about tensors; return whether it knows plain ones by itself."""
+    """Set up the check in the engine; return whether it recognises plain tensors by itself."""
     is_learned = engine.open_gate(judge, torch.int8, torch.uint8, _samples())
     if not is_learned:
         _log.warning("phalanx does not know the tensors of torch %s: small operations are slower", torch.__version__)
@@ -38,7 +37,7 @@ def open_gate() -> bool:
 
 
 def _samples() -> list[tuple[Tensor, int, int, int, bool]]:
-    """Return plain tensors and views of several sizes and natures, with what is true of them; an ordinary one first."""
+    """Return plain tensors and views of several kinds and the facts about each; the first one is ordinary."""
     with torch.inference_mode(False):
         plain = [torch.empty(size, device="cpu", dtype=torch.uint8) for size in (72, 1001, 40_000)]
         foreign = torch.frombuffer(bytearray(333), dtype=torch.uint8)
@@ -53,7 +52,7 @@ def _samples() -> list[tuple[Tensor, int, int, int, bool]]:
 
 
 def judge(tensor: Tensor) -> int | str | Tensor:
-    """Return what a tensor is: 0 for plain memory, the bits of a lazy view, the tensor with its data, or a refusal."""
+    """Return 0 for plain memory, the bits of a lazy view, the tensor that has the data, or why it is refused."""
     functional = sys.modules.get("torch.distributed._functional_collectives")
     if functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor):
         data: Tensor = tensor.trigger_wait()
@@ -75,7 +74,7 @@ def _is_functional(tensor: Tensor) -> bool:
     return torch._is_functional_tensor(tensor) or type(tensor).__name__ == "FunctionalTensor"
 
 
-# The first that fits counts: the later questions can only be put to tensors that none of the earlier ones fits.
+# The first match counts. The later checks work only on tensors that no earlier one matches.
 _REFUSED: tuple[tuple[Callable[[Tensor], bool], str], ...] = (
     (_is_transformed, "is inside vmap, grad or another transform of torch.func and has no memory; call it outside"),
     (_is_functional, "is a functional tensor, which torch makes while it traces, and has no memory of its own"),
@@ -101,7 +100,7 @@ def _reason_against_storage(tensor: Tensor) -> str:
         return ""
     return (
         f"needs {needed} bytes of memory, but its storage has {held}: it was resized or freed; "
-        f"give it its memory back before you pass it"
+        f"resize the storage before you pass the tensor"
     )
 
 

@@ -1,4 +1,4 @@
-"""`phalanx.trace`: every operation of this rank's groups written down, for a timeline."""
+"""`phalanx.trace`: record every operation of this rank's groups, for a timeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phalanx.timeline.write import Written
 
 
 class Traceable(Protocol):
-    """A group, as far as this module needs it."""
+    """The part of a group that this module needs."""
 
     def _trace(self, file: TraceFile | None) -> None: ...
 
@@ -38,14 +38,14 @@ def _own_key() -> int | None:
 class trace:
     """Record all operations of this rank's groups inside the block.
 
-    The folder then holds `timeline.html`, a page to open in a browser, and `trace.json` for chrome://tracing and
-    Perfetto; the rank that leaves its block last makes them. Every rank that shall be seen must have such a block.
+    The rank that leaves its block last writes two files: `timeline.html`, a page for a browser, and `trace.json` for
+    chrome://tracing and Perfetto. The timeline shows the ranks that have such a block.
 
     Args:
-        folder: Where to; made if it is not there.
+        folder: The folder to write to. It is created if it does not exist.
 
     Attributes:
-        written: What was made, on the rank that made it; else None.
+        written: The files, on the rank that wrote them; None on the others.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -53,10 +53,10 @@ class trace:
         self.written: Written | None = None
 
     def __enter__(self) -> trace:
-        """Begin.
+        """Begin to record.
 
         Raises:
-            UsageError: This rank records already.
+            UsageError: This rank is already recording.
             PhalanxError: The folder can't be written to.
         """
         begin(self._folder)
@@ -65,7 +65,7 @@ class trace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """End.
+        """End the recording, and write the timeline if this rank is the last.
 
         Raises:
             PhalanxError: The timeline can't be written.
@@ -74,15 +74,15 @@ class trace:
 
 
 def begin(folder: Path) -> None:
-    """Record from now on.
+    """Begin to record.
 
     Raises:
-        UsageError: This rank records already.
+        UsageError: This rank is already recording.
         PhalanxError: The folder can't be written to.
     """
     key = _own_key()
     if key in _recordings:
-        raise UsageError(f"trace: this rank records already, into {_recordings[key].folder}")
+        raise UsageError(f"trace: this rank is already recording, into {_recordings[key].folder}")
     recording = _recordings[key] = Recording(folder, _own_rank(current_context()))
     _trace_all(open_groups(), recording.file)
 
@@ -108,7 +108,7 @@ def _own_rank(context: LaunchContext | None) -> int:
 
 
 def join_recording(group: Traceable) -> None:
-    """Let a new group be recorded: by the block it was made in, or because `phalanx run --trace` asked for it.
+    """Record a new group if this rank is inside a trace block, or if PHALANX_TRACE is set.
 
     Raises:
         PhalanxError: The folder can't be written to.

@@ -1,6 +1,6 @@
-"""The process that ranks are forked from, started before the launcher has even read its arguments.
+"""The process that ranks are forked from, started before the launcher has read its arguments.
 
-It takes most of a second to import torch. Whatever the launcher loads and checks meanwhile costs nothing.
+Importing torch takes most of a second. The launcher loads and checks everything else in that time.
 """
 
 from __future__ import annotations
@@ -14,58 +14,56 @@ from collections.abc import Mapping, Sequence
 from phalanx.jobs.signals import TAKEN_SIGNALS
 from phalanx.launch.zygote_client import ZygoteClient
 
-# The working directory is not where it shall look for torch, as it is with -c.
+# It must not look for torch in the working directory, as Python does with -c.
 _PROGRAM = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); from phalanx.jobs.script import be_zygote; "
     "be_zygote(int(sys.argv[1]))"
 )
-# It may not be needed, or need other variables.
+# With these options it may not be needed, or may need other variables.
 _NOT_YET = ("-h", "--help", "--env", "--gpus", "--virtual-gpus", "--virtual-memory", "--races")
 
-REFUSED_EXIT_CODE = 2  # of a zygote that has said why it can't be as the user wants it
+REFUSED_EXIT_CODE = 2  # the exit code of a zygote that has printed why it can't serve the job
 
 _early: list[tuple[ZygoteClient, int]] = []
-_held: list[set[int | signal.Signals]] = []  # the mask of signals from before
+_held: list[set[int | signal.Signals]] = []  # the signal mask before the early start
 
 
 def start_early(arguments: Sequence[str]) -> None:
-    """Start it if the arguments of `phalanx run` look as if it will be wanted."""
+    """Start it if the arguments of `phalanx run` suggest that it will be needed."""
     fill_standard_streams()
     if arguments and not any(word.partition("=")[0] in _NOT_YET for word in arguments):
-        _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))  # the zygote lets them in for itself
-        with contextlib.suppress(OSError):  # it is tried again when it is needed, and then said
+        _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))  # the zygote unblocks them for itself
+        with contextlib.suppress(OSError):  # it is started again when it is needed; an error is reported then
             _early.append(start_zygote(None))
         atexit.register(_end_unused)
 
 
 def fill_standard_streams() -> None:
-    """Open the standard streams that are closed, on nothing: else the next pipe would be taken for one of them."""
+    """Open closed standard streams on /dev/null, because otherwise the next pipe would become one of them."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def let_signals_in() -> None:
-    """Deliver the signals that have come since the early start: there is somebody now who knows what to do."""
+    """Unblock the signals that were held back since the early start; their handlers are installed now."""
     while _held:
         signal.pthread_sigmask(signal.SIG_SETMASK, _held.pop())
 
 
 def _end_unused() -> None:
-    """End it when the arguments turned out to be wrong: it would notice only after it has imported torch."""
+    """End it if the arguments are wrong; it would notice by itself only after it has imported torch."""
     while _early:
-        zygote, _ = _early.pop()
-        os.kill(zygote.pid, signal.SIGKILL)
-        zygote.close()
+        _early.pop()[0].close(at_once=True)
 
 
 def start_zygote(environment: Mapping[str, str] | None) -> tuple[ZygoteClient, int]:
-    """Start it now; return it, and a descriptor to read what it prints.
+    """Start it now; return it, and a descriptor that has its output.
 
     Args:
-        environment: Its variables; this process's own if not given.
+        environment: Its variables; those of this process if not given.
     """
     reader, writer = os.pipe()
     try:
@@ -79,5 +77,5 @@ def start_zygote(environment: Mapping[str, str] | None) -> tuple[ZygoteClient, i
 
 
 def take_zygote(environment: Mapping[str, str]) -> tuple[ZygoteClient, int]:
-    """Return the one that was started early, else a new one with these variables; it is the caller's now."""
+    """Return the one that was started early, or a new one with these variables. The caller must end it."""
     return _early.pop() if _early else start_zygote(environment)

@@ -1,4 +1,4 @@
-"""The environment variables of ranks: those of torchrun, so that a program can't tell the difference."""
+"""The environment variables of ranks, which are those that torchrun sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.settings import master_variables
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
-    """Read NAME=VALUE.
+    """Parse texts of the form NAME=VALUE.
 
     Raises:
         UsageError: There is no "=", or no name before it.
@@ -27,15 +27,15 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 def rank_variables(
     num_ranks: int, *, rendezvous: Rendezvous, run_id: str, restarts: int, max_restarts: int, nccl_errors: str
 ) -> list[dict[str, str]]:
-    """Return what torchrun sets for each rank of one node.
+    """Return the variables that torchrun sets for each rank of one node.
 
     Args:
-        num_ranks: How many there are.
+        num_ranks: The number of ranks.
         rendezvous: Where torch's own backends meet.
-        run_id: Name of the job that no other has.
-        restarts: How often the ranks were started before.
-        max_restarts: How often they may be.
-        nccl_errors: TORCH_NCCL_ASYNC_ERROR_HANDLING as it was, or "1".
+        run_id: The unique name of the job.
+        restarts: How often the ranks were restarted before.
+        max_restarts: How often they may be restarted.
+        nccl_errors: TORCH_NCCL_ASYNC_ERROR_HANDLING as the user has set it, or "1".
     """
     size = str(num_ranks)
     common = {

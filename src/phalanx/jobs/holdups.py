@@ -1,4 +1,4 @@
-"""Words about ranks that wait too long, while the job still runs: nobody shall need a timeout to learn why."""
+"""Warnings about ranks that wait too long, printed while the job still runs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
     from phalanx.diagnosis.waits import Wait
 
-DEADLOCK_S = 5.0  # a circle that has stood so long is worth a word at once
+DEADLOCK_S = 5.0  # a deadlock is reported after this time
 
 
 class Holdups:
-    """Decides when there is something new to say. It says the same again after twice the time.
+    """Decides when to warn. It warns of the same wait again after twice the time.
 
     Args:
-        warn_after_s: How long a rank may wait before it is worth a word; 0 for never.
+        warn_after_s: How long a rank may wait before there is a warning; 0 for never.
     """
 
     def __init__(self, warn_after_s: float) -> None:
         self._warn_after_s = warn_after_s
-        self._next_s: dict[object, float] = {}  # by rank and operation: how long it must have waited next
+        self._next_s: dict[object, float] = {}  # by rank and operation: the waiting time of the next warning
 
     def is_due(self, waits: Sequence[Wait], now_ns: int) -> bool:
-        """Tell whether somebody has now waited so long that it should be told."""
+        """Tell whether a rank has waited so long that a warning is due."""
         if self._warn_after_s == 0 or not waits:
             return False
         from phalanx.diagnosis.waits import find_cycle
@@ -44,7 +44,7 @@ class Holdups:
 
 
 def describe_holdup(seen: Observation) -> list[str]:
-    """Say who holds up whom."""
+    """Return the lines that say which rank holds up which."""
     from phalanx.diagnosis.findings import find
     from phalanx.diagnosis.summary import summarize
 

@@ -1,11 +1,10 @@
-"""What all attempts of a job have in common: the process that ranks are forked from, the view, the logs."""
+"""What all attempts of a job share: the process that ranks are forked from, the view and the logs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
-import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,19 +18,17 @@ from phalanx.jobs.output import LineSplitter
 from phalanx.jobs.signals import SignalInbox
 from phalanx.jobs.view import View
 from phalanx.launch.orphans import adopt_orphans, end_children, own_children
-from phalanx.launch.waiting import is_readable
 from phalanx.launch.zygote_client import ZygoteClient
 
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
-_END_PATIENCE_S = 1.0
 
 
 class RefusedError(InternalError):
-    """The process that ranks are forked from can't be as the user wants it, and has said why."""
+    """The process that ranks are forked from can't serve the job, and has printed why."""
 
 
 class ZygoteOutput:
-    """What the process that ranks are forked from prints: warnings, or why it did not start."""
+    """The output of the process that ranks are forked from: warnings, or why it did not start."""
 
     def __init__(self, descriptor: int, view: View) -> None:
         self.descriptor = descriptor
@@ -39,33 +36,32 @@ class ZygoteOutput:
         self._splitter = LineSplitter()
 
     def read(self) -> bool:
-        """Show what is there; tell whether more may come."""
+        """Show the available output; return whether more may come."""
         data = os.read(self.descriptor, 1 << 16)
         for line in self._splitter.feed(data) if data else self._splitter.finish():
             self._view.say(line.decode(errors="replace"))
         return bool(data)
 
     def drain(self) -> None:
-        """Show what is left when that process has ended."""
+        """Show the rest of the output after that process has ended."""
         while self.read():
             pass
 
 
 @dataclass
 class Host:
-    """The launcher's own things.
+    """What the launcher keeps for all attempts.
 
     Attributes:
         view: Where output goes.
         inbox: Signals to the launcher.
-        logs: Files of output, if they are wanted.
-        record: What other programs may know of the job.
+        logs: The log files, if the user wants them.
+        record: The job's record for other programs.
         zygote: The process that ranks are forked from.
-        zygote_pidfd: A handle of it.
-        zygote_output: What it prints.
-        run_id: A name for the job that no other has.
+        zygote_output: Its output.
+        run_id: The unique name of the job.
         open_files: How many files a rank may open.
-        own: Children that this process had before.
+        own: The children that this process had before.
     """
 
     view: View
@@ -73,35 +69,31 @@ class Host:
     logs: Logs | None
     record: JobRecord
     zygote: ZygoteClient
-    zygote_pidfd: int
     zygote_output: ZygoteOutput
     run_id: str
     open_files: int
     own: frozenset[int]
 
     def check_refusal(self) -> None:
-        """Look how the zygote has ended that did not become ready.
+        """Check how a zygote that did not become ready has ended.
 
         Raises:
-            RefusedError: By its own decision.
+            RefusedError: It ended because it can't serve the job.
         """
-        if not is_readable(self.zygote_pidfd, _END_PATIENCE_S):
-            return
-        ended = os.waitid(os.P_PIDFD, self.zygote_pidfd, os.WEXITED | os.WNOWAIT)
-        if ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, REFUSED_EXIT_CODE):
+        if self.zygote.exit_code() == REFUSED_EXIT_CODE:
             raise RefusedError("virtual GPUs can't be set up")
 
     def reap_ranks(self) -> None:
-        """End everything that is left of ranks whose zygote is gone."""
+        """End all processes that are left of ranks whose zygote has ended."""
         end_children(keep=self.own | {self.zygote.pid})
 
 
 @contextlib.contextmanager
 def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
-    """Start what ranks need; in the end, end all that is left of them.
+    """Start what ranks need; at the end, end all processes that are left of them.
 
     Raises:
-        UsageError: So many ranks need more open files than this user may have.
+        UsageError: The ranks need more open files than this user may have.
     """
     zygote, reader = take_zygote(job.environment)
     with contextlib.ExitStack() as cleanup:
@@ -110,11 +102,9 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
         cleanup.callback(os.close, reader)
         inbox = cleanup.enter_context(SignalInbox())
         let_signals_in()
-        cleanup.callback(_close, zygote)
+        cleanup.callback(lambda: zygote.close(at_once=not zygote.is_ready))
         open_files = _allow_files(job.num_ranks, zygote.pid)
         adopt_orphans()
-        pidfd = os.pidfd_open(zygote.pid)
-        cleanup.callback(os.close, pidfd)
         record = JobRecord(job.name, job.program.command, job.num_ranks)
         cleanup.callback(record.close)
         yield Host(
@@ -123,7 +113,6 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
             logs=logs,
             record=record,
             zygote=zygote,
-            zygote_pidfd=pidfd,
             zygote_output=ZygoteOutput(reader, view),
             run_id=str(uuid.uuid4()),
             open_files=open_files,
@@ -131,14 +120,8 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
         )
 
 
-def _close(zygote: ZygoteClient) -> None:
-    if not zygote.is_ready:
-        os.kill(zygote.pid, signal.SIGKILL)  # it would see only when it has imported torch and built what is missing
-    zygote.close()
-
-
 def _allow_files(num_ranks: int, zygote: int) -> int:
-    """Make sure that there may be a pipe for everything, here and in the zygote; return what the limit was."""
+    """Raise the limit of open files for all pipes, here and in the zygote; return the earlier limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = num_ranks * _FILES_PER_RANK + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and needed > hard:

@@ -1,4 +1,4 @@
-"""A job as the user asked for it, checked."""
+"""What the user asks `phalanx run` to do, with valid values."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Job:
 
     Attributes:
         program: What every rank runs.
-        num_ranks: How many there are.
-        environment: Variables for all ranks.
-        num_threads: Threads that torch uses in a rank.
-        grace_s: How long ranks may take at each step of being ended.
-        name: What the job is called.
-        timeout_s: How long it may take; no limit when None.
+        num_ranks: The number of ranks.
+        environment: The environment variables of all ranks.
+        num_threads: The number of torch threads in a rank.
+        grace_s: How long to wait at each step when ranks are ended.
+        name: The name of the job.
+        timeout_s: How long the job may take; None for no limit.
         max_restarts: How often ranks are started again after a failure.
-        log_folder: Where all output is kept, or None.
-        trace_folder: Where ranks write what they do, or None.
-        warn_after_s: How long ranks may wait for another before it is told; 0 for never.
-        is_live: Whether to show the ranks on a terminal, as they run.
-        rank_variables: Variables of each rank that others have not, or not so; empty when there are none.
-        note: What to say before ranks start, or "".
+        log_folder: The folder for the output of ranks, or None.
+        trace_folder: The folder for traces, or None.
+        warn_after_s: How long a rank may wait for another before there is a warning; 0 for never.
+        is_live: Whether to show the table of ranks.
+        rank_variables: The variables that differ between ranks, for each rank; empty if there are none.
+        note: A line to print before ranks start, or "".
     """
 
     program: Program
@@ -49,17 +49,17 @@ class Job:
 
 
 def check_num_ranks(num_ranks: int) -> None:
-    """Refuse a number of ranks that can't be.
+    """Refuse an invalid number of ranks.
 
     Raises:
-        UsageError: It is less than 1, or too many.
+        UsageError: It is less than 1, or too large.
     """
     if not 1 <= num_ranks <= MAX_RANKS:
         raise UsageError(f"-n {num_ranks} is not possible; give 1 to {MAX_RANKS} ranks")
 
 
 def default_threads(num_ranks: int) -> int:
-    """Return how many threads a rank gets: OMP_NUM_THREADS if it is set, else its share of the cores."""
+    """Return the number of torch threads of a rank: OMP_NUM_THREADS if it is set, or else its share of the cores."""
     return torch_threads(max(1, usable_cores() // num_ranks))
 
 

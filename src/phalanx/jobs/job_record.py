@@ -1,4 +1,4 @@
-"""A note about a running job that other programs of this user find through /proc: memory named "phalanx-job"."""
+"""The record of a running job, in a memory file named "phalanx-job" that `phalanx diagnose` finds through /proc."""
 
 from __future__ import annotations
 
@@ -6,37 +6,33 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, replace
+
+from phalanx.diagnosis.views import JobView
 
 NAME = "phalanx-job"
 
 
 class JobRecord:
-    """Holds the note for as long as it is open; only the launcher has it."""
+    """The record, which exists while it is open; only the launcher has it."""
 
     def __init__(self, name: str, command: Sequence[str], num_ranks: int) -> None:
-        self._facts: dict[str, Any] = {
-            "name": name,
-            "pid": os.getpid(),
-            "command": list(command),
-            "num_ranks": num_ranks,
-            "started_unix": time.time(),
-        }
+        self._view = JobView(name, os.getpid(), num_ranks, time.time(), command=list(command))
         self._descriptor = os.memfd_create(NAME)
         self.write([])
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What it says."""
-        return dict(self._facts)
+    def view(self) -> JobView:
+        """The content of the record."""
+        return self._view
 
     def write(self, pids: Sequence[int]) -> None:
-        """Note the ranks' processes, in rank order."""
-        self._facts["pids"] = list(pids)
-        text = json.dumps(self._facts).encode()
+        """Write the processes of the ranks, in rank order."""
+        self._view = replace(self._view, pids=list(pids))
+        text = json.dumps(asdict(self._view)).encode()
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 
     def close(self) -> None:
-        """Take the note away."""
+        """Remove the record."""
         os.close(self._descriptor)

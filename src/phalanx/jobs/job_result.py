@@ -1,39 +1,39 @@
-"""What a job has come to, and the exit code for it."""
+"""How a job ended, and its exit code."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
+from phalanx.launch.rank import first_culprit
 
 if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
 
-TIMED_OUT_EXIT_CODE = 124  # as timeout(1)
+TIMED_OUT_EXIT_CODE = 124  # as with timeout(1)
 
 
 @dataclass
 class JobResult:
-    """How ranks ended.
+    """How a job ended.
 
     Attributes:
-        kind: Which way; "lost" when the process they were forked from was killed.
-        ranks: All of them, with what they did when it was decided.
-        signal: The signal that the launcher got, if that was it.
-        seen: What could be seen of their groups when it was decided, unless all went well.
+        kind: Why it ended; "lost" if the process that ranks are forked from was killed.
+        ranks: All ranks, with what they were doing when this was decided.
+        signal: The signal that ended the launcher, if there was one.
+        seen: An observation of the job from that moment, unless it succeeded.
     """
 
     kind: Literal["done", "failed", "timeout", "signal", "lost"]
-    ranks: list[Rank]
+    ranks: list[JobRank]
     signal: signal.Signals | None = None
     seen: Observation | None = None
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `phalanx run`: that of the rank to blame, if there is one."""
+        """The exit code of `phalanx run`: that of the rank that failed first, if there is one."""
         if self.kind == "timeout":
             return TIMED_OUT_EXIT_CODE
         if self.signal is not None:
@@ -42,9 +42,3 @@ class JobResult:
             return 128 + signal.SIGKILL
         culprit = first_culprit(self.ranks)
         return 0 if culprit is None else culprit.exit_code or 1
-
-
-def first_culprit(ranks: Sequence[Rank]) -> Rank | None:
-    """Return the rank that failed first, and not because another had; else the first that failed at all."""
-    failed = [rank for rank in ranks if rank.failed_at is not None]
-    return min(failed, key=lambda rank: (not rank.is_culprit, rank.failed_at), default=None)

@@ -1,4 +1,4 @@
-"""`phalanx run` from its first to its last word: attempts, and what they come to."""
+"""Run a job: its attempts, and what is printed before and after them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_job(job: Job) -> int:
         except (InternalError, SharedMemoryError, RankFailedError) as error:
             _say(view, str(error))
             return 1
-        except OSError as error:  # the launcher's own: what ranks raise is theirs
+        except OSError as error:  # an error of the launcher itself, not of a rank
             _say(view, str(in_words(error, "the launcher can't go on").strerror))
             return 1
         _tell(job, outcome, view, time.monotonic() - began)
@@ -62,25 +62,27 @@ def _make_view(job: Job) -> View:
 
 
 def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
-    # Only now: the process that ranks are forked from has been started, and imports torch meanwhile.
+    # Import this only now: the zygote has been started by now, and imports torch meanwhile.
     from phalanx.jobs.attempt import Attempt
     from phalanx.jobs.summary import describe_failure
+    from phalanx.launch.world import open_world
 
     for note in (job.note, describe_virtual_gpus(job.environment, job.num_ranks)):
         if note:
             _say(host.view, note)
     deadline = None if job.timeout_s is None else began + job.timeout_s
     for num_restarts in range(job.max_restarts + 1):
-        outcome = Attempt(job, host, deadline).run(num_restarts)
+        with open_world(job.num_ranks) as world:
+            outcome = Attempt(job, host, world, deadline).run(num_restarts)
         if outcome.kind != "failed" or num_restarts == job.max_restarts:
             break
         which = f"{num_restarts + 1} of {job.max_restarts}"
-        _say(host.view, f"{describe_failure(outcome.ranks)}; starting all again ({which})")
+        _say(host.view, f"{describe_failure(outcome.ranks)}; all ranks start again ({which})")
     return outcome
 
 
 def _tell(job: Job, outcome: JobResult, view: View, elapsed_s: float) -> None:
-    """Say how it ended: nothing when all is well and nobody watches."""
+    """Print how the job ended; print nothing if it succeeded and there is no table."""
     from phalanx.jobs.summary import summarise
 
     if outcome.kind != "done":
@@ -92,8 +94,8 @@ def _tell(job: Job, outcome: JobResult, view: View, elapsed_s: float) -> None:
 
 
 def _write_record(outcome: JobResult, view: View) -> None:
-    """Keep what was seen of a job that did not end well."""
-    if outcome.seen is None or outcome.signal is signal.SIGPIPE:  # nobody is there to read where it is
+    """Write a flight record of a job that failed."""
+    if outcome.seen is None or outcome.signal is signal.SIGPIPE:  # the reader of the output is gone
         return
     from phalanx.diagnosis.record_folder import write_record
     from phalanx.settings import record_folder

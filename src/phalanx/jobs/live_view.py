@@ -1,4 +1,4 @@
-"""A table of ranks at the bottom of the terminal; their lines scroll by above it."""
+"""The live table of ranks at the bottom of the terminal; the lines that ranks print scroll by above it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
 from phalanx.jobs.rank_table import make_table
 from phalanx.jobs.writer import Writer
 
@@ -23,12 +23,12 @@ _BETWEEN_PRINTS_S = 0.1
 _MANY_BYTES = 1 << 16
 _MOST_HELD_BYTES = 1 << 22
 _MOST_HELD_LINES = 1000
-# Everything that could move the cursor; colours may stay.
+# Everything that could move the cursor, but not colours.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]|\x1b(?!\[[0-9;]*m)")
 
 
 class _Raw:
-    """Text that is printed as it is: rich would look at every character of it."""
+    """Text that rich prints unchanged, without looking at every character."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -38,11 +38,11 @@ class _Raw:
 
 
 class LiveView:
-    """Draws on the terminal of stdout. No threads.
+    """Draws on the terminal of stdout. It uses no threads.
 
     Args:
         num_ranks: How many ranks there are.
-        name: What the job is called.
+        name: The name of the job.
     """
 
     is_watching = True
@@ -52,7 +52,7 @@ class LiveView:
         self._title = f"phalanx run  {name}  {num_ranks} ranks"
         self._began = self._printed_at = time.monotonic()
         self._prefixes = [self._prefix(rank) for rank in range(num_ranks)]
-        self._ranks: Sequence[Rank] = []
+        self._ranks: Sequence[JobRank] = []
         self._lines: list[str] = []
         self._num_bytes = 0
         self._is_paused = False
@@ -74,28 +74,28 @@ class LiveView:
         """Do nothing: the table has every rank's last line."""
 
     def say(self, text: str) -> None:
-        """Print words of the launcher."""
+        """Print a line of the launcher."""
         self._lines.append(_UNSAFE.sub("", text) + "\n")
         self._print()
 
-    def update(self, ranks: Sequence[Rank]) -> None:
-        """Draw the table anew."""
+    def update(self, ranks: Sequence[JobRank]) -> None:
+        """Draw the table again."""
         self._ranks = ranks
         self._print()
         if not self._is_paused:
-            with contextlib.suppress(OSError):  # the terminal is gone; SIGHUP says so
+            with contextlib.suppress(OSError):  # the terminal is gone; SIGHUP follows
                 self._live.update(self._table(), refresh=True)
 
     def writers(self) -> Sequence[Writer]:
-        """Return none: a terminal is written at once."""
+        """Return none, because a terminal is written at once."""
         return ()
 
     def is_full(self) -> bool:
-        """Tell that it never is: a rank that has the terminal may print more than a pipe takes."""
+        """Return False: a rank that has the terminal may print more than a pipe takes."""
         return False
 
     def pause(self) -> None:
-        """Take the table away and leave the terminal to somebody else."""
+        """Remove the table and give the terminal to a rank in the debugger."""
         if not self._is_paused:
             self._print()
             self._live.stop()
@@ -109,7 +109,7 @@ class LiveView:
             self._live = self._start()
 
     def close(self) -> None:
-        """Take the table away; what was printed stays."""
+        """Remove the table; printed lines stay."""
         self._is_paused = False
         with contextlib.suppress(OSError):
             self._live.stop()
@@ -137,7 +137,7 @@ class LiveView:
         return make_table(self._ranks, f"{self._title}  {shown}", size.width, size.height) if self._ranks else Text("")
 
     def _hold_back(self) -> None:
-        """Keep lines until the terminal is ours again; of very many, the last."""
+        """Keep lines until the launcher has the terminal again; if there are too many, keep the last ones."""
         if self._num_bytes > _MOST_HELD_BYTES:
             self._lines = ["... lines left out ...\n", *self._lines[-_MOST_HELD_LINES:]]
             self._num_bytes = 0
@@ -156,8 +156,8 @@ class LiveView:
 
 
 def _set_echo_of_keys(is_on: bool) -> None:
-    """Let the terminal show what is typed, or not: it would be in the middle of the table."""
-    with contextlib.suppress(termios.error, ValueError):  # no terminal, as with --live into a file
+    """Turn the echo of typed keys on or off; they would appear in the middle of the table."""
+    with contextlib.suppress(termios.error, ValueError):  # not a terminal, for example --live into a file
         attributes = termios.tcgetattr(sys.stdout.fileno())
         attributes[3] = attributes[3] | termios.ECHO if is_on else attributes[3] & ~termios.ECHO
         termios.tcsetattr(sys.stdout.fileno(), termios.TCSADRAIN, attributes)

@@ -1,4 +1,4 @@
-"""Files with all that ranks print, byte for byte: rank-<r>.out and rank-<r>.err."""
+"""Log files with everything that ranks print, byte for byte: rank-<r>.out and rank-<r>.err."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Logs:
     """The open files of a job.
 
     Args:
-        folder: Where they are; made if it is not there.
+        folder: Their folder; it is made if necessary.
         num_ranks: How many ranks there are.
-        warn: Told once, when something can't be written. The job goes on.
+        warn: Called once if something can't be written. The job continues.
 
     Raises:
         UsageError: The folder or a file in it can't be written.

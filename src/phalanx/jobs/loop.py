@@ -1,4 +1,4 @@
-"""Waiting for everything at once: ranks' output, signals, messages, and streams that can be written again."""
+"""The event loop of the launcher, which also moves the output of ranks to the view."""
 
 from __future__ import annotations
 
@@ -9,53 +9,36 @@ from collections.abc import Callable, Sequence
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.streams import Stream
 from phalanx.jobs.view import View
+from phalanx.launch.loop import Loop
 
 
-class Loop:
-    """Calls back when a descriptor can be read, and moves output from ranks to the view.
+class OutputLoop(Loop):
+    """A loop that also moves the output of ranks to the view.
 
-    While the view wants no more, ranks are not read, and so they wait too: nothing piles up here.
+    While the view is full, the loop does not read from ranks, so they wait and no output piles up here.
     """
 
     def __init__(self, view: View, logs: Logs | None) -> None:
+        super().__init__()
         self._view = view
         self._logs = logs
-        self._selector = selectors.PollSelector()  # unlike epoll it takes files, which stdout may be
         self._streams: list[Stream] = []
 
-    def close(self) -> None:
-        """Wait for nothing any more."""
-        self._selector.close()
-
-    def on(self, descriptor: int, act: Callable[[], None]) -> None:
-        """Call `act` whenever a descriptor can be read."""
-        self._selector.register(descriptor, selectors.EVENT_READ, act)
-
-    def off(self, descriptor: int) -> None:
-        """Wait for it no longer."""
-        self._selector.unregister(descriptor)
-
-    def waits_for(self, descriptor: int) -> bool:
-        """Tell whether a descriptor is waited for."""
-        return descriptor in self._selector.get_map()
-
     def add_streams(self, streams: Sequence[Stream]) -> None:
-        """Show what ranks print from now on."""
+        """Show the output of these streams from now on."""
         self._streams = list(streams)
 
     def show_progress(self) -> None:
-        """Show lines that are not finished."""
+        """Show unfinished lines."""
         for stream in self._streams:
             stream.show_progress(self._view)
 
-    def turn(self, patience_s: float) -> None:
-        """Wait for something to happen, or for that time to pass, and see to it."""
+    def turn(self, patience_s: float | None) -> None:
+        """Wait for an event, or until the time has passed, and handle it."""
         for writer in self._view.writers():
             self._await_writer(writer.descriptor, writer.is_waiting(), writer.write_some)
         self._set_reading(not self._view.is_full())
-        for key, _ in self._selector.select(patience_s):
-            if self.waits_for(key.fd):  # it may be gone because of one before it
-                key.data()
+        super().turn(patience_s)
 
     def _await_writer(self, descriptor: int, is_waiting: bool, act: Callable[[], None]) -> None:
         if is_waiting and not self.waits_for(descriptor):

@@ -1,4 +1,4 @@
-"""The program's `__main__`, made and run as `python` itself would do it."""
+"""Make and run the program's `__main__` module as `python` would."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from phalanx.jobs.program import Program
 
 
 def run_main(program: Program) -> None:
-    """Run a program as `__main__`; what it raises comes through.
+    """Run a program as `__main__`.
 
     Raises:
         BaseException: Whatever the program raises.
     """
     main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
-    # It stays there: pickle, DataLoader's workers and multiprocessing look for the program's classes in it.
+    # It stays in sys.modules: pickle, DataLoader's workers and multiprocessing look for the program's classes in it.
     sys.modules["__main__"] = main
     code = _LOADERS[program.kind](program, main)
     exec(code, main.__dict__)
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback as it would be had Python itself run the program."""
+    """Return a traceback without phalanx's frames, as if Python itself had run the program."""
     here = (__file__, os.path.join(os.path.dirname(__file__), "script.py"))
     while trace is not None and trace.tb_frame.f_code.co_filename in here:
         trace = trace.tb_next

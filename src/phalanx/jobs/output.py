@@ -1,15 +1,15 @@
-"""A rank's output as lines: what a terminal would have shown of it, if something was rewritten in place.
+"""Split the output of a rank into lines, as a terminal would show them.
 
-Progress bars write over themselves with carriage returns. Only the last form of such a line counts.
+Progress bars overwrite themselves with carriage returns. Only the last form of such a line counts.
 """
 
 from __future__ import annotations
 
 import re
 
-LONGEST_LINE_BYTES = 1 << 20  # longer ones are broken: nobody may fill the launcher's memory
+LONGEST_LINE_BYTES = 1 << 20  # longer lines are broken, so that they can't fill the launcher's memory
 _SHOWN_BYTES = 400
-_MOVES = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")  # everything that is not colour
+_MOVES = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhlsu]")  # all escape sequences except colours
 _UP = re.compile(rb"\x1b\[[0-9]*A")
 
 
@@ -18,20 +18,20 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._redrawn = b""  # of several bars at once, which move the cursor up and down: the last that was drawn
+        self._redrawn = b""  # if several bars move the cursor up and down: the last one that was drawn
 
     @property
     def is_rewritten(self) -> bool:
-        """Tell whether the line that is not finished writes over itself."""
+        """Tell whether the unfinished line overwrites itself."""
         return bool(self._redrawn) or b"\r" in self._rest
 
     def pending(self) -> bytes:
-        """Return the beginning of the line that is not finished, as it looks now."""
+        """Return the unfinished line as it looks now."""
         shown = _settle(self._rest) if b"\r" in self._rest else self._rest[:_SHOWN_BYTES]
         return (shown or self._redrawn)[:_SHOWN_BYTES]
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what was read, and return the lines that are finished, without line ends."""
+        """Add what was read, and return the finished lines, without line ends."""
         *lines, rest = (self._rest + data).split(b"\n")
         finished = self._settle_all(lines) if b"\r" in data or b"\x1b" in data or b"\r" in self._rest else lines
         if b"\r" in rest:
@@ -42,7 +42,7 @@ class LineSplitter:
         return finished
 
     def finish(self) -> list[bytes]:
-        """Return the last line, if it had no end."""
+        """Return the last line if it has no line end."""
         last = _settle(self._rest)
         self._rest = self._redrawn = b""
         return [last] if last else []
@@ -60,7 +60,7 @@ class LineSplitter:
 
 
 def _settle(line: bytes) -> bytes:
-    """Return what is seen of a line in the end."""
+    """Return a line as a terminal shows it in the end."""
     line = line.removesuffix(b"\r")
     if b"\x1b" in line:
         line = _MOVES.sub(b"", line)
@@ -71,7 +71,7 @@ def _settle(line: bytes) -> bytes:
 
 
 def _forget_old_forms(rest: bytes) -> bytes:
-    """Keep only the last form of a line that writes over itself."""
+    """Keep only the last form of a line that overwrites itself."""
     head, _, last = rest.rpartition(b"\r")
     if last:
         return b"\r" + last[-LONGEST_LINE_BYTES:]

@@ -1,18 +1,18 @@
-"""Output as lines with the rank in front, for files, pipes and those who like it."""
+"""The view without a table: it prints lines with the rank in front."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
 from phalanx.jobs.writer import Writer
 
 _BETWEEN_BARS_S = 5.0
 
 
 class PlainView:
-    """Lines of stdout go to stdout, lines of stderr to stderr; no line has another inside.
+    """Prints lines of stdout to stdout and lines of stderr to stderr, and never mixes two lines.
 
     Args:
         num_ranks: How many ranks there are.
@@ -24,7 +24,7 @@ class PlainView:
         width = len(str(num_ranks - 1))
         self._prefixes = [f"[{rank:{width}}] ".encode() for rank in range(num_ranks)]
         self._out, self._err = Writer(1), Writer(2)
-        self._bars: dict[tuple[int, bool], tuple[float, bytes]] = {}  # when one was last shown, and how it looked
+        self._bars: dict[tuple[int, bool], tuple[float, bytes]] = {}  # when each line was last shown, and its text
 
     def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
         """Write finished lines."""
@@ -33,7 +33,7 @@ class PlainView:
         self._writer(is_error).put(prefix + (b"\n" + prefix).join(lines) + b"\n")
 
     def show_progress(self, rank: int, is_error: bool, text: bytes, is_rewritten: bool) -> None:
-        """Write how a progress bar looks now and then."""
+        """Write the current form of a progress bar every few seconds."""
         if not is_rewritten:
             return
         now = time.monotonic()
@@ -46,25 +46,25 @@ class PlainView:
         """Write to stderr."""
         self._err.put(text.encode(errors="backslashreplace") + b"\n")
 
-    def update(self, ranks: Sequence[Rank]) -> None:
-        """Do nothing: lines are all there is."""
+    def update(self, ranks: Sequence[JobRank]) -> None:
+        """Do nothing, because there is no table."""
 
     def writers(self) -> Sequence[Writer]:
-        """Return those of stdout and stderr."""
+        """Return the writers of stdout and stderr."""
         return self._out, self._err
 
     def is_full(self) -> bool:
-        """Tell whether somebody reads too slowly."""
+        """Tell whether a reader of the output is too slow."""
         return self._out.is_full() or self._err.is_full()
 
     def pause(self) -> None:
-        """Go on writing: a rank that is debugged may print more than a pipe takes, and must not wait for us."""
+        """Do nothing: a rank in the debugger may print more than a pipe takes, and must not wait."""
 
     def resume(self) -> None:
-        """Go on writing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Write what is left, however long that takes: the ranks are gone, and Ctrl-C works as usual."""
+        """Write the rest, however long that takes: the ranks have ended, and Ctrl-C works as usual."""
         for writer in self.writers():
             while writer.is_waiting():
                 writer.write_some(timeout_s=1)

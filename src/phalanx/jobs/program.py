@@ -1,6 +1,6 @@
-"""What every rank shall run, found before any rank is started: a script, a folder, a zip archive or a module.
+"""The program that ranks run, found before any rank starts: a script, a folder, a zip archive or a module.
 
-Looks only: nothing of the program is imported, because it may import torch, which the launcher never does.
+The launcher does not import the program, because the program may import torch, which the launcher never does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from phalanx.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """A program that was there when we looked.
+    """A program that exists.
 
     Attributes:
-        kind: A file of Python; a folder or archive with a `__main__` in it; or a module, as with python -m.
-        target: Its path or name, as it was given.
-        arguments: What comes after it.
+        kind: A Python file, a folder or archive that contains a `__main__`, or a module, as with python -m.
+        target: Its path or name, as the user gave it.
+        arguments: Its arguments.
     """
 
     kind: Literal["script", "folder", "module"]
@@ -40,15 +40,15 @@ class Program:
 
     @property
     def command(self) -> list[str]:
-        """How it would be started without ranks."""
+        """The command that runs it without phalanx."""
         return ["python", *(["-m"] if self.kind == "module" else []), self.target, *self.arguments]
 
 
 def find_program(target: str, arguments: Sequence[str], *, is_module: bool) -> Program:
-    """Find what a user has named.
+    """Find the program that the user has named.
 
     Raises:
-        UsageError: It is not there, or can't be run.
+        UsageError: It does not exist, or can't be run.
     """
     if is_module:
         _check_module(target)
@@ -102,7 +102,7 @@ def _find_spec(name: str, search: list[str] | None, *, is_top: bool) -> importli
     """Ask Python's finders, without importing the packages above the module as importlib.util.find_spec would."""
     spec = importlib.machinery.PathFinder.find_spec(name, search)
     if spec is None and is_top:
-        search = None  # a finder that knows places of its own, as those of editable installs do
+        search = None  # a finder with its own search path, such as that of an editable install
     finders = sys.meta_path if spec is None else []
     return spec or next((found for finder in finders if (found := finder.find_spec(name, search)) is not None), None)
 

@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.diagnosis.formatting import rank_list
-from phalanx.jobs.rank import Rank, State
+from phalanx.diagnosis.formatting import rank_list, title
+from phalanx.jobs.rank import JobRank, State
 
 _STYLES: dict[State, str] = {
     "starting": "dim",
@@ -29,8 +29,8 @@ _AROUND_ROWS = 3  # title, heads of columns, and what is left out
 _NOT_TEXT = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f\x7f]")
 
 
-def make_table(ranks: Sequence[Rank], title: str, width: int, height: int) -> Group:
-    """Return the table; of many ranks the interesting ones, and a line about the others."""
+def make_table(ranks: Sequence[JobRank], title: str, width: int, height: int) -> Group:
+    """Return the table; if it has too many ranks, the interesting ones and a line about the others."""
     shown = choose_ranks(ranks, max(_LEAST_ROWS, height * 2 // 3 - _AROUND_ROWS))
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("rank", justify="right", no_wrap=True)
@@ -49,20 +49,20 @@ def make_table(ranks: Sequence[Rank], title: str, width: int, height: int) -> Gr
     return Group(*parts)
 
 
-def choose_ranks(ranks: Sequence[Rank], limit: int) -> list[Rank]:
-    """Return at most so many ranks, in order: those that failed first, then those that others wait for."""
+def choose_ranks(ranks: Sequence[JobRank], limit: int) -> list[JobRank]:
+    """Return at most `limit` ranks, in rank order; failed ranks are chosen first, then ranks that others wait for."""
     if len(ranks) <= limit:
         return list(ranks)
     awaited = Counter(number for rank in ranks if rank.state == "waiting" for number in rank.waits_for)
 
-    def interest(rank: Rank) -> tuple[bool, int, int, int]:
+    def interest(rank: JobRank) -> tuple[bool, int, int, int]:
         has_failed = rank.state in ("failed", "freed", "ended")
         return not has_failed, -awaited[rank.number], _INTEREST.index(rank.state), rank.number
 
     return sorted(sorted(ranks, key=interest)[:limit], key=lambda rank: rank.number)
 
 
-def _cells(rank: Rank, *, is_narrow: bool) -> list[Text]:
+def _cells(rank: JobRank, *, is_narrow: bool) -> list[Text]:
     is_busy = rank.is_running
     return [
         Text(str(rank.number)),
@@ -75,19 +75,19 @@ def _cells(rank: Rank, *, is_narrow: bool) -> list[Text]:
     ]
 
 
-def _describe_operation(rank: Rank, is_narrow: bool) -> str:
+def _describe_operation(rank: JobRank, is_narrow: bool) -> str:
     if rank.note is not None:
         return str(rank.note)
-    if not rank.doing or not rank.is_running:
+    if rank.doing is None or not rank.is_running:
         return ""
-    what, _, where = rank.doing.partition(", ")
-    told = f"{what}, {where.rpartition('/')[2]}" if where else what
+    what, where = title(rank.doing), rank.doing.location.rpartition("/")[2]
+    told = f"{what}, {where}" if where else what
     if not rank.waits_for:
         return told
-    return f"{what if is_narrow else told + ','} for {rank_list(rank.waits_for)}"  # for whom says more than where
+    return f"{what if is_narrow else told + ','} for {rank_list(rank.waits_for)}"  # the rank says more than the line
 
 
-def _describe_rest(rest: Sequence[Rank]) -> str:
+def _describe_rest(rest: Sequence[JobRank]) -> str:
     counts = Counter(rank.state for rank in rest)
     told = ", ".join(f"{counts[state]} {state}" for state in _INTEREST if counts[state])
     return f"and {len(rest)} more: {told}"

@@ -1,9 +1,9 @@
-"""Real GPUs of a job: which of them ranks see, who shares one, and how much of its memory each may use.
+"""The real GPUs of a job: which rank uses which GPU, and how much of its memory.
 
     8 ranks, 2 GPUs    ranks 0 to 3 on the first, ranks 4 to 7 on the second
 
-A rank that shares a GPU sees that one alone, as cuda:0, and has LOCAL_RANK 0: what torchrun does with
---virtual-local-rank. So a program that takes cuda:{LOCAL_RANK} runs unchanged.
+A rank that shares a GPU sees only that GPU, as cuda:0, and has LOCAL_RANK 0, as with torchrun's --virtual-local-rank.
+So a program that uses cuda:{LOCAL_RANK} runs unchanged.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phalanx.devices.gpu_shares import MemoryShare, check_shares, describe_shares, read_shares
-from phalanx.devices.real_gpus import (
+from phalanx.errors import UsageError
+from phalanx.real_gpus.discovery import (
     Gpu,
     find_gpus,
     fitting,
@@ -23,7 +23,7 @@ from phalanx.devices.real_gpus import (
     names_one_twice,
     visible_gpus,
 )
-from phalanx.errors import UsageError
+from phalanx.real_gpus.memory_shares import MemoryShare, check_shares, describe_shares, read_shares
 from phalanx.settings import VISIBLE_GPUS, gpu_memory, mps_folder, stood_in_for
 
 _DEVICE = re.compile(r"[0-9]+|(GPU|MIG)-[0-9a-fA-F-]+")
@@ -33,12 +33,12 @@ _WORDS = 'give how many, such as "1", or which: "0,1", "device=1", UUIDs, "all" 
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """What ranks get.
+    """How ranks use GPUs.
 
     Attributes:
         environment: The variables of all ranks.
-        rank_variables: Those of each rank that differ; empty when none do.
-        note: What to tell the user before ranks start, or "".
+        rank_variables: The variables that differ between ranks, for each rank; empty if there are none.
+        note: A line to print before ranks start, or "".
     """
 
     environment: dict[str, str]
@@ -56,14 +56,14 @@ def plan_gpus(
     """Decide which GPUs ranks see.
 
     Args:
-        spec: What was asked for (--gpus); None leaves all as it is.
-        memory: How ranks share memory (--gpu-memory); None for what PHALANX_GPU_MEMORY says, else evenly.
+        spec: The value of --gpus; with None, CUDA_VISIBLE_DEVICES does not change.
+        memory: The value of --gpu-memory; None for PHALANX_GPU_MEMORY, or even shares if that is not set.
         environment: The variables of the ranks.
-        num_ranks: How many there are.
-        found: The GPUs of this machine; it is looked for them if not given.
+        num_ranks: The number of ranks.
+        found: The GPUs of this machine; found by this function if not given.
 
     Raises:
-        UsageError: It can't be had.
+        UsageError: The request is not possible.
     """
     text = memory or gpu_memory(environment)
     name = "--gpu-memory" if memory is not None else "PHALANX_GPU_MEMORY" if text else f"--gpus {spec}"
@@ -88,7 +88,7 @@ def plan_gpus(
     plan = _share(names, text or "even", name, num_ranks, found)
     note = plan.note
     if note and "nccl" not in stood_in_for(environment):
-        note += " (NCCL refuses that; PHALANX_STAND_IN=nccl has phalanx serve it)"
+        note += " (NCCL refuses this by default; with PHALANX_STAND_IN=nccl, phalanx serves programs that ask for NCCL)"
     if not found:
         note = f"no GPU was found on this machine; ranks are told to use {', '.join(names)} all the same"
     return GpuPlan({**changed, **plan.environment}, plan.rank_variables, note)
@@ -98,12 +98,12 @@ def choose_gpus(spec: str, environment: Mapping[str, str], found: Sequence[Gpu])
     """Return the GPUs that were asked for, as CUDA_VISIBLE_DEVICES names them.
 
     Args:
-        spec: How many of those that are visible, or which.
-        environment: What says which are visible now.
+        spec: How many of the visible GPUs, or which GPUs.
+        environment: The variables that say which GPUs are visible.
         found: The GPUs of this machine.
 
     Raises:
-        UsageError: That makes no sense, or they are not there.
+        UsageError: The text is not valid, or the GPUs do not exist.
     """
     if spec == "all":
         return [str(number) for number in range(len(found))]
@@ -119,7 +119,7 @@ def choose_gpus(spec: str, environment: Mapping[str, str], found: Sequence[Gpu])
     missing = [name for name in names if not is_there(name, found)]
     if missing and (several := fitting(missing[0], found)):
         uuids = " and ".join(found[number].uuid for number in several)
-        raise UsageError(f"--gpus {spec}: {missing[0]} begins the UUIDs of {uuids}; give more of the one you mean")
+        raise UsageError(f"--gpus {spec}: the UUIDs of {uuids} begin with {missing[0]}; give more characters")
     if found and missing:
         raise UsageError(f"--gpus {spec}: there is no GPU {missing[0]}; {_machine_has(found)}, numbered from 0")
     return names
@@ -131,7 +131,7 @@ def _first(count: int, environment: Mapping[str, str], found: Sequence[Gpu]) -> 
         there = _machine_has(found)
         if len(visible) < len(found):
             there += f", and {VISIBLE_GPUS}={environment.get(VISIBLE_GPUS)} shows {len(visible)}"
-        instead = f"--virtual-gpus {count} has the CPU play them"
+        instead = f"--virtual-gpus {count} gives you virtual ones"
         if visible:
             instead = f"use --gpus {len(visible)}, which ranks can share, or {instead}"
         raise UsageError(f"--gpus {count}: {there}; {instead}")
@@ -179,9 +179,9 @@ def _share(names: Sequence[str], text: str, name: str, num_ranks: int, found: Se
     )
     sizes = {memory_of(gpu, found) for gpu in names}
     told = describe_shares(shares, sizes.pop() if len(sizes) == 1 else 0)
-    return GpuPlan({}, variables, f"{num_ranks} ranks share {count_gpus(len(names))} by turns; {told}")
+    return GpuPlan({}, variables, f"{num_ranks} ranks take turns on {count_gpus(len(names))}; {told}")
 
 
 def _limits(shares: Sequence[MemoryShare]) -> tuple[dict[str, str], ...]:
-    """Return the variables of ranks that do not share, but may be limited all the same."""
+    """Return the memory limits of ranks that do not share a GPU."""
     return tuple({"PHALANX_GPU_MEMORY": str(share)} for share in shares)

@@ -1,4 +1,4 @@
-"""What a rank of a job does from fork to exit: what `python train.py` would, with torch already imported."""
+"""Run the program on a rank of a job as `python train.py` would, with torch already imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import BuildError, PhalanxError, UsageError
 from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE
 from phalanx.jobs.main_module import run_main, without_own_frames
@@ -27,12 +26,13 @@ from phalanx.jobs.notes import describe_end
 from phalanx.jobs.program import Program
 from phalanx.jobs.signals import TAKEN_SIGNALS
 from phalanx.launch import zygote
-from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
+from phalanx.launch.context import mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception
-from phalanx.launch.rank_process import Job, become_rank, die_with_parent, flush_streams
+from phalanx.launch.rank_process import StartRequest, become_rank, die_with_parent, flush_streams
+from phalanx.real_gpus.discovery import has_opened_cuda
 from phalanx.settings import gpu_memory, hides_gpus, local_rank, virtual_gpus
 
-_INTERRUPTED = -signal.SIGINT  # Python then dies of the signal itself, so that a shell sees it
+_INTERRUPTED = -signal.SIGINT  # as Python does on Ctrl-C, so that a shell sees the signal
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class RankTask:
     """What the launcher sends to all ranks.
 
     Attributes:
-        program: What to run.
-        variables: Environment variables of each rank, in addition to the job's.
-        open_files: How many files a rank may open, as if the launcher had not needed more itself.
+        program: The program to run.
+        variables: The environment variables of each rank, in addition to those of the job.
+        open_files: How many files a rank may open: the limit before the launcher raised its own.
     """
 
     program: Program
@@ -51,8 +51,8 @@ class RankTask:
 
 
 def be_zygote(descriptor: int) -> None:
-    """Be the process that the ranks of a job are forked from."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN_SIGNALS)  # see start_early(); ranks start with none held back
+    """Run the process that the ranks of a job are forked from."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN_SIGNALS)  # start_early() has blocked them
     try:
         zygote.main(descriptor, _prepare)
     except BaseException as error:  # `import torch` wraps what the set-up of virtual GPUs raises
@@ -70,13 +70,13 @@ def _find_refusal(error: BaseException | None) -> PhalanxError | None:
 
 
 def _prepare() -> None:
-    """Set up virtual GPUs, if they are wanted, once for all ranks: it starts no threads, and a fork inherits them.
+    """Set up virtual GPUs once for all ranks, if the user wants them. This starts no threads, and ranks inherit them.
 
-    `import torch` has done so already, unless its loading of extensions is switched off.
+    `import torch` has already done this, unless torch's loading of extensions is turned off.
     """
     if virtual_gpus():
         from phalanx.autoload import set_up_from_environment
-        from phalanx.devices.set_up import active
+        from phalanx.virtual_gpus.set_up import active
 
         if active() is None:
             set_up_from_environment()
@@ -84,7 +84,7 @@ def _prepare() -> None:
 
 
 def check_forkable(files: Path = Path("/proc/self/fd")) -> None:
-    """See whether ranks that are forked from this process can use GPUs.
+    """Check that ranks that are forked from this process can use GPUs.
 
     Args:
         files: The open files of this process.
@@ -100,20 +100,20 @@ def check_forkable(files: Path = Path("/proc/self/fd")) -> None:
         )
 
 
-def run_script_rank(rank: int, job: Job, descriptors: list[int], parent: int) -> NoReturn:
-    """Be a rank of a job; `descriptors` are segment, standard streams, and the pipe for the note. Never returns."""
+def run_script_rank(rank: int, request: StartRequest, descriptors: list[int], parent: int) -> NoReturn:
+    """Run a rank of a job. `descriptors` are the segment, standard streams and the pipe for the note. Never returns."""
     die_with_parent(parent)
     status = 1
     try:
-        os.setpgid(0, 0)  # Ctrl-C goes to the launcher alone, which ends the ranks in good order
-        task: RankTask = pickle.loads(job.payload)
+        os.setpgid(0, 0)  # only the launcher gets Ctrl-C, and it ends the ranks
+        task: RankTask = pickle.loads(request.payload)
         segment, stdin, stdout, stderr, notes = descriptors
-        variables = {**job.environment, **task.variables[rank]}
-        become_rank(dataclasses.replace(job, environment=variables, path=sys.path[:]), (stdin, stdout, stderr))
+        variables = {**request.environment, **task.variables[rank]}
+        become_rank(dataclasses.replace(request, environment=variables, path=sys.path[:]), (stdin, stdout, stderr))
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
         _forget_the_zygote(task)
-        set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting))
+        set_process_context(request.placement(rank).context(segment))
         _limit_gpu_memory()
         status = _run(task.program, _Teller(notes))
     except BaseException:
@@ -122,16 +122,16 @@ def run_script_rank(rank: int, job: Job, descriptors: list[int], parent: int) ->
 
 
 def _limit_gpu_memory() -> None:
-    """Keep this rank to its share of the GPU, should it use one."""
+    """Limit the GPU memory of this rank, when it first uses a GPU."""
     if gpu_memory() and not virtual_gpus():
-        from phalanx.devices.gpu_place import take_place
-        from phalanx.devices.gpu_shares import read_share
+        from phalanx.real_gpus.limits import use_gpu
+        from phalanx.real_gpus.memory_shares import read_share
 
-        take_place(local_rank(), read_share(gpu_memory(), "PHALANX_GPU_MEMORY"), is_current=False)
+        use_gpu(local_rank(), read_share(gpu_memory(), "PHALANX_GPU_MEMORY"), is_current=False)
 
 
 class _Teller:
-    """A rank's line to the launcher; of no use to processes forked from the rank."""
+    """Sends the note of a rank to the launcher; it does nothing in processes forked from the rank."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -141,24 +141,24 @@ class _Teller:
         if os.getpid() != self._rank_process:
             return
         flush_streams()
-        with contextlib.suppress(OSError):  # the program has closed it, or the launcher is gone
+        with contextlib.suppress(OSError):  # the program has closed the pipe, or the launcher is gone
             os.write(self._descriptor, describe_end(error, exit_code).encode())
             os.close(self._descriptor)
 
 
 def _forget_the_zygote(task: RankTask) -> None:
-    """Make things as they are in a process that has just been started."""
+    """Reset state that this process has inherited from the zygote."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (task.open_files, hard))
     program = task.program
     sys.orig_argv[:] = [sys.executable, *program.command[1:]]
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed()  # else all ranks would draw the same numbers
+        numpy_random.seed()  # otherwise all ranks would draw the same numbers
 
 
 def _run(program: Program, teller: _Teller) -> int:
-    """Run the program and return its exit code; negative is a signal."""
+    """Run the program and return its exit code, or the negative number of a signal."""
     try:
         run_main(program)
     except SystemExit as request:
@@ -167,7 +167,7 @@ def _run(program: Program, teller: _Teller) -> int:
             _fail(request, status, teller)
         return status
     except BaseException as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C another rank's end may come before the signal does
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, another rank may end before this one gets the signal
         is_interrupt = isinstance(error, KeyboardInterrupt)
         _show(error)
         _fail(error, 128 + signal.SIGINT if is_interrupt else 1, teller)
@@ -177,7 +177,7 @@ def _run(program: Program, teller: _Teller) -> int:
 
 def _fail(error: BaseException, status: int, teller: _Teller) -> None:
     error.__traceback__ = without_own_frames(error.__traceback__)
-    mark_failed(error)  # peers shall hear why, not see this rank leave
+    mark_failed(error)  # peers must learn why, and not only see that this rank leaves
     tell_peers(describe_exception(error))
     teller.tell(error, status)
 
@@ -205,14 +205,14 @@ def _exit_code(request: SystemExit) -> int:
 
 
 def _finish(status: int) -> NoReturn:
-    """End as Python does, but without taking every module apart: with torch that takes a third of a second."""
+    """End as Python does, but without destroying every module, which takes a third of a second with torch."""
     for step in (threading._shutdown, atexit._run_exitfuncs, flush_streams, _close_files):  # type: ignore[attr-defined]
         try:
             step()
         except BaseException:
             with contextlib.suppress(BaseException):
                 traceback.print_exc()
-    ctypes.CDLL(None).fflush(None)  # what C code has printed
+    ctypes.CDLL(None).fflush(None)  # the output of C code
     if status == _INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -220,9 +220,9 @@ def _finish(status: int) -> NoReturn:
 
 
 def _close_files() -> None:
-    """Close what the program has left open, so that nothing it has written is lost."""
+    """Close the files that the program has left open, so that nothing it has written is lost."""
     files = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
-    # From the outside in: what a text file still holds goes through the files below it.
+    # Close outer files first: the buffer of a text file goes through the files below it.
     files.sort(key=lambda file: (not isinstance(file, io.TextIOBase), type(file).__module__ == "_io"))
     for file in files:
         with contextlib.suppress(Exception):

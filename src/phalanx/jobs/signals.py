@@ -1,4 +1,4 @@
-"""Signals to the launcher, as something that can be waited for beside everything else."""
+"""Signals to the launcher, as a descriptor that its event loop can wait for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TAKEN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalInbox:
-    """Collects signals while it is open. Those that were ignored before stay so, as under nohup."""
+    """Collects signals while it is open. Ignored signals stay ignored, as under nohup."""
 
     def __enter__(self) -> SignalInbox:
         self._reader, self._writer = socket.socketpair()
@@ -32,11 +32,11 @@ class SignalInbox:
         self._writer.close()
 
     def fileno(self) -> int:
-        """Return what can be read when a signal has come."""
+        """Return a descriptor that is readable when a signal has arrived."""
         return self._reader.fileno()
 
     def read(self) -> list[signal.Signals]:
-        """Return the signals that have come since the last time."""
+        """Return the signals that have arrived since the last call."""
         try:
             numbers = self._reader.recv(4096)
         except BlockingIOError:
@@ -45,4 +45,4 @@ class SignalInbox:
 
 
 def _note_only(*_: object) -> None:
-    """Let the inbox do the rest."""
+    """Do nothing: the signal is read from the descriptor."""

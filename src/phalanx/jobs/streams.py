@@ -1,4 +1,4 @@
-"""The pipes of one set of ranks: what they print, and what they tell before they end."""
+"""The pipes of the ranks of an attempt: their output and their notes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.output import LineSplitter
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
 from phalanx.jobs.view import View
 
 _READ_BYTES = 1 << 16
@@ -19,14 +19,14 @@ _READ_BYTES = 1 << 16
 class Stream:
     """The launcher's end of stdout or stderr of a rank."""
 
-    rank: Rank
+    rank: JobRank
     is_error: bool
     descriptor: int
     splitter: LineSplitter = field(default_factory=LineSplitter)
-    shown: bytes = b""  # of the line that is not finished, as it was last shown
+    shown: bytes = b""  # the unfinished line as it was last shown
 
     def read(self, view: View, logs: Logs | None) -> bool:
-        """Read what is there and show it; tell whether more may come."""
+        """Read and show the available output; return whether more may come."""
         try:
             data = os.read(self.descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -37,7 +37,7 @@ class Stream:
         return bool(data)
 
     def drain(self, view: View, logs: Logs | None) -> None:
-        """Read all that is left when nobody can write any more."""
+        """Read the rest when no process can write any more."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.descriptor, _READ_BYTES):
                 if logs is not None:
@@ -46,7 +46,7 @@ class Stream:
         self._show(self.splitter.finish(), view)
 
     def show_progress(self, view: View) -> None:
-        """Show the line that is not finished, if it has changed."""
+        """Show the unfinished line if it has changed."""
         pending = self.splitter.pending()
         if pending.strip() and pending != self.shown:
             self.shown = self.rank.last_line = pending
@@ -61,11 +61,11 @@ class Stream:
 
 @dataclass
 class Pipes:
-    """All pipes of one set of ranks.
+    """All pipes of the ranks of an attempt.
 
     Attributes:
-        streams: What ranks print.
-        notes: Where each rank's note comes from, in rank order.
+        streams: The output of ranks.
+        notes: The pipe of each rank's note, in rank order.
         theirs: The ranks' ends: stdout, stderr and note of each, in rank order.
     """
 
@@ -74,14 +74,14 @@ class Pipes:
     theirs: list[int]
 
     def close_theirs(self) -> None:
-        """Close the ranks' ends here, when they have their own."""
+        """Close the ranks' ends in this process, after the ranks have got theirs."""
         while self.theirs:
             os.close(self.theirs.pop())
 
 
 @contextlib.contextmanager
-def open_pipes(ranks: Sequence[Rank]) -> Iterator[Pipes]:
-    """Make the pipes, and close them in the end."""
+def open_pipes(ranks: Sequence[JobRank]) -> Iterator[Pipes]:
+    """Make the pipes, and close them at the end."""
     ours: list[int] = []
     theirs: list[int] = []
     try:
@@ -101,8 +101,8 @@ def open_pipes(ranks: Sequence[Rank]) -> Iterator[Pipes]:
 
 
 def open_stdin() -> int:
-    """Return what ranks shall read: the launcher's own input, but nothing if that is a terminal.
+    """Return the standard input of ranks: that of the launcher, or nothing if that is a terminal.
 
-    Ranks are in process groups of their own, and the kernel stops such a group when it reads from the terminal.
+    Each rank has its own process group, and the kernel stops such a group if it reads from the terminal.
     """
     return os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else os.dup(0)

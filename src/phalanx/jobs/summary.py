@@ -1,33 +1,34 @@
-"""The last words about a job: who failed and why, and what became of the others."""
+"""The last lines about a job: which rank failed and why, and how the other ranks ended."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Sequence
 
-from phalanx.diagnosis.formatting import death, rank_list
+from phalanx.diagnosis.formatting import death, operation, rank_list
 from phalanx.jobs.job import Job
-from phalanx.jobs.job_result import JobResult, first_culprit
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.job_result import JobResult
+from phalanx.jobs.rank import JobRank
+from phalanx.launch.rank import first_culprit
 
 
-def describe_activity(rank: Rank) -> str:
-    """Say what a rank does."""
+def describe_activity(rank: JobRank) -> str:
+    """Describe what a rank is doing."""
     if rank.pid == 0:
         return "has not started"
     if rank.status is not None:
         return death(rank.status) if rank.status else "is done"
     if rank.note is not None:
         return f"ends because of {rank.note}"
-    if not rank.doing:
+    if rank.doing is None:
         return "computes"
-    return f"is in {rank.doing}" + (f", for {rank_list(rank.waits_for)}" if rank.waits_for else "")
+    return f"is in {operation(rank.doing)}" + (f", for {rank_list(rank.waits_for)}" if rank.waits_for else "")
 
 
 def summarise(job: Job, outcome: JobResult) -> list[str]:
-    """Say how a job ended that did not end well, in a few lines."""
+    """Return a few lines that say how a job failed."""
     if outcome.signal is signal.SIGPIPE:
-        return []  # nobody is there to read it
+        return []  # the reader of the output is gone
     headline = {
         "timeout": f"ended after {job.timeout_s or 0:.3g} s",
         "signal": f"ended by {outcome.signal.name if outcome.signal is not None else ''}",
@@ -37,8 +38,8 @@ def summarise(job: Job, outcome: JobResult) -> list[str]:
     return [f"phalanx run: {headline}", *others, f"  exit code   {outcome.exit_code}"]
 
 
-def describe_failure(ranks: Sequence[Rank]) -> str:
-    """Say in a line which rank failed, and why."""
+def describe_failure(ranks: Sequence[JobRank]) -> str:
+    """Return a line that says which rank failed, and why."""
     rank = first_culprit(ranks)
     if rank is None:
         return "no rank failed"
@@ -47,8 +48,8 @@ def describe_failure(ranks: Sequence[Rank]) -> str:
     return f"rank {rank.number} of {len(ranks)} {death(rank.status if rank.status is not None else -1)}"
 
 
-def describe_others(ranks: Sequence[Rank]) -> list[str]:
-    """Say what became of the other ranks, and what they were in, a line for each kind of end."""
+def describe_others(ranks: Sequence[JobRank]) -> list[str]:
+    """Say how the other ranks ended and what they were doing, with a line for each kind of end."""
     culprit = first_culprit(ranks)
     others = [rank for rank in ranks if rank is not culprit]
     too = [rank for rank in others if rank.is_culprit]
@@ -60,17 +61,19 @@ def describe_others(ranks: Sequence[Rank]) -> list[str]:
     return lines
 
 
-def _last_signal(rank: Rank) -> str:
+def _last_signal(rank: JobRank) -> str:
     if rank.status is not None and rank.status > 256:
         return signal.Signals(rank.status - 256).name
-    return rank.sent[-1].name
+    return signal.Signals(rank.sent[-1]).name
 
 
-def _by_activity(ranks: Iterable[Rank], suffix: Callable[[Rank], str]) -> list[str]:
-    """Join ranks that did the same."""
+def _by_activity(ranks: Iterable[JobRank], suffix: Callable[[JobRank], str]) -> list[str]:
+    """Return one text for all ranks that did the same."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank in ranks:
-        doing = (rank.note.doing if rank.note is not None else "") or rank.doing
+        doing = rank.note.doing if rank.note is not None else ""
+        if not doing and rank.doing is not None:
+            doing = operation(rank.doing)
         where = f", in {doing}" if doing else ", computing"
         groups.setdefault((suffix(rank), where), []).append(rank.number)
     return [f"{rank_list(numbers)}{end}{where}" for (end, where), numbers in groups.items()]

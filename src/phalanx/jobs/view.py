@@ -1,42 +1,42 @@
-"""What the launcher needs of whatever shows a job to people."""
+"""The interface of the views, which show a job to people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from phalanx.jobs.rank import Rank
+from phalanx.jobs.rank import JobRank
 from phalanx.jobs.writer import Writer
 
 
 class View(Protocol):
     """Shows output and the state of ranks."""
 
-    is_watching: bool  # whether it shows what ranks do, so that somebody must find out
+    is_watching: bool  # whether it shows what ranks do, so that the launcher must find out
 
     def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
         """Show finished lines of a rank."""
 
     def show_progress(self, rank: int, is_error: bool, text: bytes, is_rewritten: bool) -> None:
-        """Show how the line of a rank looks that is not finished."""
+        """Show the unfinished line of a rank."""
 
     def say(self, text: str) -> None:
-        """Show words of the launcher itself."""
+        """Show a line of the launcher itself."""
 
-    def update(self, ranks: Sequence[Rank]) -> None:
+    def update(self, ranks: Sequence[JobRank]) -> None:
         """Show the ranks as they are now."""
 
     def writers(self) -> Sequence[Writer]:
-        """Return the writers that may have something left to write."""
+        """Return the writers that may have unwritten output."""
 
     def is_full(self) -> bool:
-        """Tell whether it wants no more output for now."""
+        """Tell whether it can't take more output now."""
 
     def pause(self) -> None:
-        """Leave the terminal to somebody else."""
+        """Give the terminal to a rank in the debugger."""
 
     def resume(self) -> None:
-        """Take it back."""
+        """Take the terminal back."""
 
     def close(self) -> None:
-        """Show all that is left, then nothing any more."""
+        """Show the rest, and stop."""

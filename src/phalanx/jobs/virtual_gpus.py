@@ -1,11 +1,11 @@
-"""Virtual GPUs of a job: what the user asked for, as variables by which ranks, and all they start, set them up."""
+"""The virtual GPUs of a job: the variables by which ranks, and the processes that they start, set them up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phalanx.devices.request import size_in_bytes
+from phalanx.byte_sizes import size_in_bytes
 from phalanx.errors import UsageError
 from phalanx.settings import races, stood_in_for, virtual_gpus, virtual_memory
 
@@ -14,7 +14,7 @@ _HIDDEN = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """What the command line says of GPUs; None where it is silent.
+    """The options about GPUs; None for options that are not given.
 
     Attributes:
         real: Which real GPUs ranks see (--gpus).
@@ -32,15 +32,15 @@ class GpuOptions:
 def with_virtual_gpus(
     options: GpuOptions, environment: Mapping[str, str], set_by_user: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment in which `import torch` sets up what was asked for, and real GPUs are hidden.
+    """Return the environment in which `import torch` sets up the virtual GPUs, and real GPUs are hidden.
 
     Args:
-        options: The command line.
+        options: The options of the command line.
         environment: The variables of the ranks.
-        set_by_user: Those of them that the command line sets (--env).
+        set_by_user: The variables that the command line sets (--env).
 
     Raises:
-        UsageError: Options contradict each other, or a variable makes no sense.
+        UsageError: Options contradict each other, or a variable has an invalid value.
     """
     changed = dict(environment)
     if options.num_virtual is not None:
@@ -74,9 +74,9 @@ def _check(environment: Mapping[str, str], options: GpuOptions) -> None:
 
 
 def describe_virtual_gpus(environment: Mapping[str, str], num_ranks: int) -> str:
-    """Say in a line what ranks will take for GPUs, and who serves NCCL; empty when there are no virtual GPUs.
+    """Return a line about the virtual GPUs and the stand-ins; empty if there are no virtual GPUs.
 
-    It is told while they are set up, which may be refused yet.
+    The line is printed while the GPUs are being set up, which may still fail.
     """
     num_gpus = virtual_gpus(environment)
     if not num_gpus:
@@ -87,5 +87,5 @@ def describe_virtual_gpus(environment: Mapping[str, str], num_ranks: int) -> str
     if names:
         parts.append(f"phalanx stands in for {' and '.join(names)}")
     if "nccl" in stood_in_for(environment) and num_gpus < num_ranks:
-        parts.append(f"fewer than the {num_ranks} ranks, of which NCCL wants each on a GPU of its own")
+        parts.append(f"there are fewer GPUs than the {num_ranks} ranks, and NCCL allows one rank per GPU")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Writing to a stream of the launcher without ever waiting for whoever reads it."""
+"""Write to a stream of the launcher without waiting for its reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 from collections import deque
 
 _ENOUGH_BYTES = 1 << 18
-_PIPE_PIECE_BYTES = 4096  # a pipe or terminal that can be written takes this much at once
+_PIPE_PIECE_BYTES = 4096  # a writable pipe or terminal takes this much at once
 _FILE_PIECE_BYTES = 1 << 20
 
 
@@ -18,8 +18,8 @@ class Writer:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.is_broken = False  # whoever read it is gone
-        self._is_useless = False  # nothing can be written
+        self.is_broken = False  # the reader is gone
+        self._is_useless = False  # the descriptor can't be written
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._poll = select.poll()
@@ -28,25 +28,25 @@ class Writer:
         self._piece_bytes = _FILE_PIECE_BYTES if is_file else _PIPE_PIECE_BYTES
 
     def put(self, data: bytes) -> None:
-        """Add whole lines; as much as possible is written at once."""
+        """Add whole lines, and write as much as possible at once."""
         if not self._is_useless:
             self._queue.append(data)
             self._queued_bytes += len(data)
             self.write_some()
 
     def is_waiting(self) -> bool:
-        """Tell whether something is left to write."""
+        """Tell whether there is unwritten output."""
         return bool(self._queue)
 
     def is_full(self) -> bool:
-        """Tell whether no more should be put in for now."""
+        """Tell whether the queue is full."""
         return self.is_waiting() and self._queued_bytes > _ENOUGH_BYTES
 
     def write_some(self, timeout_s: float = 0) -> None:
-        """Write until the descriptor takes no more, or nothing is left.
+        """Write until the descriptor takes no more, or the queue is empty.
 
         Args:
-            timeout_s: How long to wait for it to take something.
+            timeout_s: How long to wait until the descriptor is writable.
         """
         try:
             while self._queue and self._poll.poll(timeout_s * 1000):

@@ -8,10 +8,33 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from phalanx.launch.rendezvous import NOWHERE, Rendezvous
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a rank belongs.
+
+    Attributes:
+        rank: Its number.
+        size: How many there are.
+        meeting: Name under which later groups of its world meet.
+        rendezvous: Where torch's own backends meet.
+    """
+
+    rank: int
+    size: int
+    meeting: str
+    rendezvous: Rendezvous = NOWHERE
+
+    def context(self, descriptor: int, *, is_thread: bool = False) -> LaunchContext:
+        """Make the context in which phalanx.connect() finds the world's memory."""
+        return LaunchContext(self.rank, self.size, descriptor, is_thread, self.meeting, self.rendezvous.store)
+
 
 @dataclass
 class LaunchContext:
-    """A rank's place in the world that spawn() started.
+    """What a rank knows of the world that it was started in.
 
     Attributes:
         rank: Its number.
@@ -22,7 +45,6 @@ class LaunchContext:
         store: Where torch's store is, for its own backends: see phalanx.launch.rendezvous.
         connects: How many groups this rank has made of the world so far.
         failure: What its function raised.
-        announce: Told of the memory of every group in which this rank is the first, for whoever watches from outside.
         interceptor: Told of every operation of this rank before it runs: `interceptor(name, args, kwargs)`.
         tell: Told of a fault that a test has asked for, such as "lost", before it strikes.
         ask_gone: Returns which ranks are dead, and which are done, as whoever started them sees it.
@@ -37,7 +59,6 @@ class LaunchContext:
     store: str = ""
     connects: Any = field(default_factory=count)
     failure: BaseException | None = None
-    announce: Callable[[int], None] | None = None
     interceptor: Callable[[str, tuple[Any, ...], dict[str, Any]], None] | None = None
     tell: Callable[[str], None] | None = None
     ask_gone: Callable[[], tuple[frozenset[int], frozenset[int]]] | None = None

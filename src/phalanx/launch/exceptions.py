@@ -1,4 +1,4 @@
-"""An exception in a line, for other ranks and for people: what, and where in the user's program."""
+"""What a rank's exception says: what happened and where, in a line, and whether another rank is to blame."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import traceback
 
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.stacks import is_users
+from phalanx.errors import AbortedError, PeerError
+
+# What Gloo and torch's store say when the other end of a connection has gone.
+_LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
 
 
 def describe_exception(error: BaseException) -> str:
@@ -27,3 +31,20 @@ def place_of(error: BaseException) -> str:
     """Return file and line of the user's own code where it was raised; empty when there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return f"{formatting.place(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+
+
+def find_consequence(error: BaseException | None) -> BaseException | None:
+    """Return what says that another rank has failed: the exception, or what it was raised from.
+
+    Returns:
+        None when the rank has failed by itself. An assertion is always such a failure, also one about another's end.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen and not isinstance(error, AssertionError):
+        seen.add(id(error))
+        if isinstance(error, (PeerError, AbortedError)):
+            return error
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST_CONNECTION):
+            return error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None

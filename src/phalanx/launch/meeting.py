@@ -29,8 +29,8 @@ from phalanx.errors import (
     SharedMemoryError,
     UsageError,
 )
+from phalanx.launch.connection import receive_with_descriptors
 from phalanx.launch.exceptions import headline_of
-from phalanx.launch.receiving import receive_with_descriptors
 from phalanx.launch.user_identity import is_number_certain
 from phalanx.launch.waiting import is_readable
 from phalanx.scarcity import in_words

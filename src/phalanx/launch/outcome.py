@@ -7,16 +7,16 @@ import os
 import pickle
 import resource
 import signal
-import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from phalanx.engine import ControlGroups
-from phalanx.errors import AbortedError, OperationTimeoutError, PeerError, RankFailedError
+from phalanx.errors import OperationTimeoutError, RankFailedError
+from phalanx.launch.connection import Connection
+from phalanx.launch.rank import UNKNOWN_STATUS, Rank, first_culprit
 from phalanx.launch.rank_process import Report
 from phalanx.scarcity import advice_about
-
-LOST_STATUS = -1  # nobody knows how it ended
 
 
 class RankTraceback(Exception):
@@ -30,14 +30,17 @@ class RankTraceback(Exception):
         return "\n" + self.text
 
 
-@dataclass
-class Failure:
-    """One rank's end without a result."""
+@dataclass(eq=False)
+class SpawnedRank(Rank):
+    """A rank of spawn().
 
-    rank: int
-    report: Report | None  # None when it died without one
-    status: int  # exit code, or 256 + signal
-    when: float = field(default_factory=time.monotonic)
+    Attributes:
+        connection: Where its report comes from.
+        report: What it said of its function; None when it died without a word.
+    """
+
+    connection: Connection | None = None
+    report: Report | None = None
 
     def exception(self) -> BaseException | None:
         """Return what the rank raised, if it can be rebuilt."""
@@ -46,19 +49,16 @@ class Failure:
         error: BaseException = pickle.loads(self.report.exception)
         return error
 
-    def is_consequence(self) -> bool:
-        """Tell whether it only failed because another rank had."""
-        return isinstance(self.exception(), (PeerError, AbortedError))
-
     def headline(self) -> str:
-        """Say in a line what happened."""
+        """Say in a line how it failed."""
         if self.report is not None:
             return self.report.description.splitlines()[0]
-        if self.status == LOST_STATUS:
+        status = self.status if self.status is not None else UNKNOWN_STATUS
+        if status == UNKNOWN_STATUS:
             return "lost by the process that ranks are forked from; see its output above"
-        if self.status >= 256:
-            return f"killed by {_signal_name(self.status - 256)}"
-        return f"ended with exit code {self.status} and no result"
+        if status >= 256:
+            return f"killed by {_signal_name(status - 256)}"
+        return f"ended with exit code {status} and no result"
 
 
 def _signal_name(number: int) -> str:
@@ -68,39 +68,39 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def raise_first(failures: list[Failure], num_ranks: int) -> None:
+def raise_first(ranks: Sequence[SpawnedRank]) -> None:
     """Raise for the failure that came first and was not caused by another.
 
     Raises:
         RankFailedError: The rank died, or its exception can't travel.
         Exception: What the rank raised.
     """
-    ordered = sorted(failures, key=lambda failure: (failure.is_consequence(), failure.when))
-    first = ordered[0]
-    others = [failure for failure in ordered[1:] if not failure.is_consequence()]
-    note = f"raised on rank {first.rank} of {num_ranks}"
-    if others:
-        note += "".join(f"\nrank {other.rank} failed too: {other.headline()}" for other in others[:8])
-    error = first.exception() or rank_failed(first, num_ranks)
+    first = first_culprit(ranks)
+    assert first is not None
+    others = sorted((rank for rank in ranks if rank.is_culprit and rank is not first), key=lambda r: r.failed_at or 0.0)
+    note = f"raised on rank {first.number} of {len(ranks)}"
+    note += "".join(f"\nrank {other.number} failed too: {other.headline()}" for other in others[:8])
+    error = first.exception() or rank_failed(first, len(ranks))
     error.add_note(note)
     if first.report is None:
         raise error
-    raise error from RankTraceback(f"rank {first.rank} of {num_ranks}:\n{first.report.traceback}")
+    raise error from RankTraceback(f"rank {first.number} of {len(ranks)}:\n{first.report.traceback}")
 
 
-def rank_failed(failure: Failure, num_ranks: int) -> RankFailedError:
+def rank_failed(rank: SpawnedRank, num_ranks: int) -> RankFailedError:
     """Make the error for a rank whose own exception can't be raised, or that has none."""
-    has_code = 0 <= failure.status < 256
-    verb = "was " if failure.report is None and not has_code else ""
-    verb = "raised " if failure.report is not None else verb
+    status = rank.status if rank.status is not None else UNKNOWN_STATUS
+    has_code = 0 <= status < 256
+    verb = "was " if rank.report is None and not has_code else ""
+    verb = "raised " if rank.report is not None else verb
     error = RankFailedError(
-        f"rank {failure.rank} of {num_ranks} {verb}{failure.headline()}",
-        rank=failure.rank,
+        f"rank {rank.number} of {num_ranks} {verb}{rank.headline()}",
+        rank=rank.number,
         num_ranks=num_ranks,
-        culprits=(failure.rank,),
+        culprits=(rank.number,),
     )
-    error.exit_code = failure.status if has_code else None
-    error.signal = failure.status - 256 if failure.status >= 256 else None
+    error.exit_code = status if has_code else None
+    error.signal = status - 256 if status >= 256 else None
     return error
 
 

@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -16,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from phalanx.launch.context import LaunchContext, mark_failed, set_process_context, tell_peers
-from phalanx.launch.exceptions import describe_exception
+from phalanx.launch.connection import Connection
+from phalanx.launch.context import Placement, mark_failed, set_process_context, tell_peers
+from phalanx.launch.exceptions import describe_exception, find_consequence
 from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 from phalanx.launch.sending import pack, pack_exception
 from phalanx.settings import replace_environment, set_placement
@@ -34,32 +36,28 @@ class Report:
     exception: bytes | None = None
     description: str = ""
     traceback: str = ""
+    is_consequence: bool = False  # it only failed because another rank had
 
 
-def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoReturn:
-    """Be rank `rank`; `descriptors` are segment, standard streams, and the pipe for the report. Never returns."""
-    die_with_parent(zygote)
-    with contextlib.suppress(OSError):  # the zygote does the same
-        os.setpgid(0, 0)  # Ctrl-C goes to the caller alone, which ends the ranks in good order
+def run_rank(rank: int, request: StartRequest, descriptors: list[int], zygote: int) -> NoReturn:
+    """Be rank `rank`; `descriptors` are segment, standard streams, the connection to the caller, and more.
+
+    The function finds the connection and the rest in its context. Never returns.
+    """
+    live_as_rank(zygote, lambda: _report_to_caller(rank, request, descriptors))
+
+
+def live_as_rank(parent: int, main: Callable[[], None]) -> NoReturn:
+    """Be a rank's process that has just been forked: call `main`, and end."""
     code = FAILED_EXIT_CODE
     try:
-        segment, stdin, stdout, stderr, pipe = descriptors
-        try:
-            become_rank(job, (stdin, stdout, stderr))
-            set_placement(rank, job.num_ranks, *job.rendezvous)
-            set_process_context(LaunchContext(rank, job.num_ranks, segment, False, job.meeting, job.rendezvous.store))
-        except Exception as error:
-            report = describe_failure(error)
-        else:
-            report = _run(job)
-        code = 0 if report.exception is None else FAILED_EXIT_CODE
-        flush_streams()
-        with contextlib.suppress(BrokenPipeError), os.fdopen(pipe, "wb") as stream:  # the caller may have given up
-            pickle.dump(report, stream)
-        atexit._run_exitfuncs()
-        threading._shutdown()  # type: ignore[attr-defined]
-    except SystemExit as request:
-        code = request.code if isinstance(request.code, int) else FAILED_EXIT_CODE
+        die_with_parent(parent)
+        with contextlib.suppress(OSError):  # the parent does the same; the first call wins
+            os.setpgid(0, 0)  # Ctrl-C goes to the launcher alone, which ends the ranks in good order
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else FAILED_EXIT_CODE
     except BaseException:
         traceback.print_exc()
     finally:
@@ -67,9 +65,32 @@ def run_rank(rank: int, job: Job, descriptors: list[int], zygote: int) -> NoRetu
         os._exit(code)
 
 
+def _report_to_caller(rank: int, request: StartRequest, descriptors: list[int]) -> None:
+    segment, stdin, stdout, stderr, caller, *more = descriptors
+    connection = Connection(socket.socket(fileno=caller))
+    try:
+        become_rank(request, (stdin, stdout, stderr))
+        set_placement(rank, request.num_ranks, *request.rendezvous)
+        context = request.placement(rank).context(segment)
+        context.own.update(connection=connection, descriptors=more)
+        set_process_context(context)
+    except Exception as error:
+        report = describe_failure(error)
+    else:
+        report = _run(request)
+    flush_streams()
+    with contextlib.suppress(ConnectionError):  # the caller may have given up
+        connection.send(report)
+    connection.close()
+    atexit._run_exitfuncs()
+    threading._shutdown()  # type: ignore[attr-defined]
+    if report.exception is not None:
+        sys.exit(FAILED_EXIT_CODE)
+
+
 @dataclass(frozen=True)
-class Job:
-    """What a caller asks the zygote for.
+class StartRequest:
+    """What a caller asks the zygote for: ranks that look like this.
 
     Attributes:
         num_ranks: How many processes to fork.
@@ -80,9 +101,9 @@ class Job:
         arguments: What sys.argv shall be.
         meeting: Name of the world's meeting place.
         num_threads: Threads torch may use in each rank.
-        entry: What a forked process calls with its rank, the job, its descriptors and the zygote's process id.
+        entry: What a forked process calls with its rank, the request, its descriptors and the zygote's process id.
         rendezvous: Where torch's own backends meet, should ranks want them.
-        num_shared: How many of the job's descriptors are for all ranks; the others are dealt out evenly, in rank order.
+        num_shared: How many of its descriptors are for all ranks; the others are dealt out evenly, in rank order.
     """
 
     num_ranks: int
@@ -93,9 +114,13 @@ class Job:
     arguments: list[str]
     meeting: str
     num_threads: int
-    entry: Callable[[int, Job, list[int], int], None] = run_rank
+    entry: Callable[[int, StartRequest, list[int], int], None] = run_rank
     rendezvous: Rendezvous = NOWHERE
     num_shared: int = 4
+
+    def placement(self, rank: int) -> Placement:
+        """Say where a rank belongs."""
+        return Placement(rank, self.num_ranks, self.meeting, self.rendezvous)
 
 
 def die_with_parent(parent: int) -> None:
@@ -105,8 +130,8 @@ def die_with_parent(parent: int) -> None:
         os._exit(FAILED_EXIT_CODE)
 
 
-def become_rank(job: Job, streams: tuple[int, int, int]) -> None:
-    """Give this process the streams, variables, folder, search path and arguments of a job."""
+def become_rank(request: StartRequest, streams: tuple[int, int, int]) -> None:
+    """Give this process the streams, variables, folder, search path and arguments of a request."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number, descriptor in enumerate(streams):
@@ -114,22 +139,22 @@ def become_rank(job: Job, streams: tuple[int, int, int]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whole lines: ranks write to the same place
             stream.reconfigure(line_buffering=True, write_through=False)
-    replace_environment(job.environment)
-    os.chdir(job.folder)
-    sys.path[:] = job.path
-    sys.argv[:] = job.arguments
+    replace_environment(request.environment)
+    os.chdir(request.folder)
+    sys.path[:] = request.path
+    sys.argv[:] = request.arguments
     torch: Any = sys.modules["torch"]
-    torch.set_num_threads(job.num_threads)
+    torch.set_num_threads(request.num_threads)
 
 
-def _run(job: Job) -> Report:
+def _run(request: StartRequest) -> Report:
     try:
-        function, args, kwargs = pickle.loads(job.payload)
+        function, args, kwargs = pickle.loads(request.payload)
         return Report(result=pack(function(*args, **kwargs)))
-    except SystemExit as request:
-        if request.code in (None, 0):
+    except SystemExit as leaving:
+        if leaving.code in (None, 0):
             return Report(result=pack(None))
-        return _report_failure(request)
+        return _report_failure(leaving)
     except BaseException as error:
         return _report_failure(error)
 
@@ -143,9 +168,12 @@ def _report_failure(error: BaseException) -> Report:
 
 def describe_failure(error: BaseException) -> Report:
     """Pack an exception so that the caller of spawn() can raise it."""
-    text = "".join(traceback.format_exception(error))
-    description = describe_exception(error)
-    return Report(exception=pack_exception(error), description=description, traceback=text)
+    return Report(
+        exception=pack_exception(error),
+        description=describe_exception(error),
+        traceback="".join(traceback.format_exception(error)),
+        is_consequence=find_consequence(error) is not None,
+    )
 
 
 def flush_streams() -> None:

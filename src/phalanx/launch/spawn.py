@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from phalanx.engine import MAX_RANKS, create_group_segment, usable_cores
+from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
 from phalanx.launch.processes import Limits, run_processes
 from phalanx.launch.threads import run_threads
+from phalanx.launch.world import name_meeting, open_world
 from phalanx.settings import read_settings
-
-WORLD_NAME = "world"
 
 
 def spawn(
@@ -52,16 +49,12 @@ def spawn(
     """
     _check(function, ranks, kind, timeout_s)
     settings = read_settings()
-    segment = create_group_segment(WORLD_NAME, ranks, crowd=ranks)
-    meeting = f"world {os.getpid()}-{secrets.token_hex(8)}"
     task = (function, tuple(args), dict(kwargs or {}))
-    try:
+    with open_world(ranks) as segment:
         if kind == "thread":
-            return run_threads(task, ranks, segment, meeting, timeout_s, settings.grace_s)
+            return run_threads(task, ranks, segment, name_meeting(), timeout_s, settings.grace_s)
         limits = Limits(timeout_s, settings.grace_s, tolerate_losses)
-        return run_processes(task, ranks, segment, meeting, max(1, usable_cores() // ranks), limits)
-    finally:
-        segment.close_descriptor()
+        return run_processes(task, ranks, segment, name_meeting(), max(1, usable_cores() // ranks), limits)
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:

@@ -27,8 +27,47 @@ _YOURS = b"yours"
 _RETRY_S = 0.05
 
 
+class TerminalTurns:
+    """Whose turn it is on the terminal, and who waits for it. Not for several threads.
+
+    Args:
+        pause: Called before a rank gets the terminal.
+        resume: Called when it is free again.
+    """
+
+    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pause, self._resume = pause, resume
+        self.owner: object | None = None
+        self._waiting: list[tuple[object, Callable[[], None]]] = []
+        self._foreground = -1
+        self._attributes: list[Any] = []
+
+    def ask(self, who: object, begin: Callable[[], None]) -> None:
+        """Call `begin` when it is this one's turn."""
+        self._waiting.append((who, begin))
+        self._pass_on()
+
+    def end(self, who: object) -> None:
+        """Take the terminal back from this one, if it has it; else it waits no longer."""
+        self._waiting = [each for each in self._waiting if each[0] is not who]
+        if who is not self.owner:
+            return
+        give_foreground(self._foreground)
+        set_terminal_attributes(self._attributes)  # a rank that died has not
+        self._resume()
+        self.owner = None
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self.owner is None and self._waiting:
+            self.owner, begin = self._waiting.pop(0)
+            self._pause()
+            self._foreground, self._attributes = foreground_group(), terminal_attributes()
+            begin()
+
+
 class TerminalDesk:
-    """The launcher's side. Not for several threads.
+    """Where ranks of a job ask their launcher for the terminal. Not for several threads.
 
     Args:
         pause: Called before a rank gets the terminal.
@@ -40,42 +79,38 @@ class TerminalDesk:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(f"\0{self.name}")
         self._listener.listen(4096)
-        self._pause, self._resume = pause, resume
-        self._customer: socket.socket | None = None
-        self._foreground = -1
-        self._attributes: list[Any] = []
+        self._turns = TerminalTurns(pause, resume)
+        self._rank: socket.socket | None = None  # of the rank whose turn it is
 
     def descriptor(self) -> int:
         """Return what becomes readable when serve() has something to do."""
-        return (self._customer or self._listener).fileno()
+        return (self._rank or self._listener).fileno()
 
     @property
     def is_lent(self) -> bool:
         """Whether a rank has the terminal."""
-        return self._customer is not None
+        return self._rank is not None
 
     def serve(self) -> None:
-        """Lend the terminal to the next rank, or take it back."""
-        if self._customer is None:
-            customer, _ = self._listener.accept()
-            if not is_same_user(customer):
-                return customer.close()
-            self._customer = customer
-            self._pause()
-            self._foreground = foreground_group()
-            self._attributes = terminal_attributes()
-            with contextlib.suppress(OSError):
-                self._customer.send(_YOURS)
-            return
-        self._customer.close()
-        self._customer = None
-        give_foreground(self._foreground)
-        set_terminal_attributes(self._attributes)  # a rank that died has not
-        self._resume()
+        """Let the next rank have the terminal, or take it back."""
+        if self._rank is not None:
+            self._rank.close()
+            ended, self._rank = self._rank, None
+            return self._turns.end(ended)
+        rank, _ = self._listener.accept()
+        if not is_same_user(rank):
+            return rank.close()
+        self._rank = rank
+        self._turns.ask(rank, self._tell)
+
+    def _tell(self) -> None:
+        assert self._rank is not None
+        with contextlib.suppress(OSError):
+            self._rank.send(_YOURS)
 
     def close(self) -> None:
-        """Lend it to nobody any more."""
-        if self._customer is not None:
+        """Give it to nobody any more."""
+        if self._rank is not None:
             self.serve()
         self._listener.close()
 

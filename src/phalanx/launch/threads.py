@@ -1,20 +1,22 @@
-"""Ranks as threads of the calling process: the same engine, the same errors, no processes."""
+"""Ranks as threads of the calling process: the same engine, the same errors, no processes.
+
+Threads can't be killed: one that computes outside Python when another rank fails goes on until it returns to it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from phalanx.engine import GroupSegment
 from phalanx.errors import AbortedError
-from phalanx.launch.context import LaunchContext, set_thread_context
-from phalanx.launch.outcome import Failure, raise_first, too_slow
-from phalanx.launch.rank_process import Report, describe_failure
-
-_POLL_S = 0.05
+from phalanx.launch.context import Placement, set_thread_context
+from phalanx.launch.outcome import SpawnedRank, raise_first, too_slow
+from phalanx.launch.rank import first_culprit
+from phalanx.launch.rank_process import describe_failure
 
 
 class RankCancelled(AbortedError):
@@ -22,6 +24,84 @@ class RankCancelled(AbortedError):
 
     def __init__(self, message: str = "this rank was told to stop", **facts: Any) -> None:
         super().__init__(message, **facts)
+
+
+class ThreadTeam:
+    """Threads that are the ranks of one world: it starts them, waits for them, and tells them to stop.
+
+    Args:
+        num_ranks: How many.
+        segment: The memory of their world.
+        run: What each does; it gets its rank and returns whether all is well.
+
+    Attributes:
+        changed: Guards the other attributes.
+        finished: The ranks that are done, or that nobody waits for any more, in that order.
+        stalled: Ranks that will never be done.
+        threads: The threads, in rank order.
+    """
+
+    def __init__(self, num_ranks: int, segment: GroupSegment, run: Callable[[int], bool]) -> None:
+        self._segment = segment
+        self._has_failed = False
+        self.changed = threading.Condition()
+        self.finished: list[int] = []
+        self.stalled: set[int] = set()
+        self.threads = [
+            # A thread drops its arguments when it ends, so the owner of `run` and of this team is freed at once.
+            threading.Thread(target=self._be_rank, args=(rank, run), name=f"rank {rank}", daemon=True)
+            for rank in range(num_ranks)
+        ]
+
+    def run(self, timeout_s: float | None, grace_s: float) -> bool:
+        """Start the threads and wait until all are done; when one fails, for the others only that long.
+
+        Returns:
+            Whether the time is up, and no rank has failed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self.threads:
+            thread.start()
+        with self.changed:
+            self.changed.wait_for(lambda: self._is_over() or self._has_failed, timeout_s)
+            if self._has_failed:
+                left_s = grace_s if deadline is None else max(0.0, deadline - time.monotonic())
+                self.changed.wait_for(self._is_over, min(grace_s, left_s))
+            is_late = not self._has_failed and not self._is_over()
+        if not self.unfinished():
+            self._join(range(len(self.threads)), grace_s)
+        return is_late
+
+    def unfinished(self) -> list[int]:
+        """Return the ranks that are not done."""
+        with self.changed:
+            return [rank for rank in range(len(self.threads)) if rank not in self.finished]
+
+    def cancel(self, ranks: Iterable[int], why: str, grace_s: float = 0.0) -> list[int]:
+        """Have ranks raise as soon as they are back in Python; return those that still run after that time."""
+        self._segment.fail(-1, why)
+        for rank in ranks:
+            if self.threads[rank].is_alive():
+                ident = ctypes.c_ulong(self.threads[rank].ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(RankCancelled))
+        return self._join(ranks, grace_s)
+
+    def _be_rank(self, rank: int, run: Callable[[int], bool]) -> None:
+        is_well = run(rank)
+        with self.changed:
+            self._has_failed = self._has_failed or not is_well
+            if rank not in self.finished:
+                self.finished.append(rank)
+            self.changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return len({*self.finished, *self.stalled}) == len(self.threads)
+
+    def _join(self, ranks: Iterable[int], grace_s: float) -> list[int]:
+        deadline = time.monotonic() + grace_s
+        for rank in ranks:
+            self.threads[rank].join(max(0.0, deadline - time.monotonic()))
+        return [rank for rank in ranks if self.threads[rank].is_alive()]
 
 
 def run_threads(
@@ -34,82 +114,39 @@ def run_threads(
 ) -> list[Any]:
     """Run the task on that many threads.
 
-    Threads can't be killed: one that computes outside Python when another rank fails goes on until it returns to it.
-
     Raises:
         Exception: As spawn().
     """
-    return _Team(task, num_ranks, segment, meeting).run(timeout_s, grace_s)
+    function, args, kwargs = task
+    results: dict[int, Any] = {}
+    ranks = [SpawnedRank(rank) for rank in range(num_ranks)]
+    errors: dict[int, BaseException] = {}
 
-
-class _Team:
-    def __init__(self, task: tuple[Any, Any, Any], num_ranks: int, segment: GroupSegment, meeting: str) -> None:
-        self._task = task
-        self._num_ranks = num_ranks
-        self._segment = segment
-        self._meeting = meeting
-        self._results: dict[int, Any] = {}
-        self._failures: list[tuple[Failure, BaseException]] = []
-        self._changed = threading.Condition()  # guards results and failures
-        self._threads = [
-            threading.Thread(target=self._be_rank, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(num_ranks)
-        ]
-
-    def run(self, timeout_s: float | None, grace_s: float) -> list[Any]:
-        for thread in self._threads:
-            thread.start()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
-            while len(self._results) + len(self._failures) < self._num_ranks and not self._failures:
-                self._changed.wait(_POLL_S)
-                if deadline is not None and time.monotonic() > deadline:
-                    missing = [rank for rank in range(self._num_ranks) if rank not in self._results]
-                    self._cancel()
-                    raise too_slow(missing, self._num_ranks, timeout_s or 0)
-        if not self._failures:
-            self._join(time.monotonic() + grace_s, lambda: None)
-            return [self._results[rank] for rank in range(self._num_ranks)]
-        self._join(time.monotonic() + grace_s, self._cancel)
-        self._raise()
-        raise AssertionError("unreachable")
-
-    def _be_rank(self, rank: int) -> None:
-        function, args, kwargs = self._task
-        set_thread_context(LaunchContext(rank, self._num_ranks, self._segment.descriptor, True, self._meeting))
+    def be_rank(rank: int) -> bool:
+        set_thread_context(Placement(rank, num_ranks, meeting).context(segment.descriptor, is_thread=True))
         try:
-            result = function(*args, **kwargs)
+            results[rank] = function(*args, **kwargs)
         except BaseException as error:
-            report: Report = describe_failure(error)
-            self._segment.fail(rank, report.description)
-            self._segment.declare_dead(rank, 1)
-            with self._changed:
-                self._failures.append((Failure(rank, report, 1), error))
-                self._changed.notify_all()
-            return
-        with self._changed:
-            self._results[rank] = result
-            self._changed.notify_all()
+            report = ranks[rank].report = describe_failure(error)
+            ranks[rank].fail(is_consequence=report.is_consequence)
+            segment.fail(rank, report.description)
+            segment.declare_dead(rank, 1)
+            errors[rank] = error
+            return False
+        return True
 
-    def _join(self, deadline: float, otherwise: Callable[[], None]) -> None:
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
-            otherwise()
-
-    def _cancel(self) -> None:
-        self._segment.fail(-1, "the other ranks were told to stop")
-        for thread in self._threads:
-            if thread.is_alive() and thread.ident is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread.ident), ctypes.py_object(RankCancelled)
-                )
-
-    def _raise(self) -> None:
-        """In one process the exception itself can be raised, traceback and all."""
-        primary = [pair for pair in self._failures if not pair[0].is_consequence()] or self._failures
-        failure, error = primary[0]
+    team = ThreadTeam(num_ranks, segment, be_rank)
+    is_late = team.run(timeout_s, grace_s)
+    late = team.unfinished()
+    if late:
+        team.cancel(late, "the other ranks were told to stop")
+    if is_late:
+        raise too_slow(late, num_ranks, timeout_s or 0)
+    culprit = first_culprit(ranks)
+    if culprit is not None:
+        error = errors[culprit.number]
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
-            raise_first([failure], self._num_ranks)
-        error.add_note(f"raised on rank {failure.rank} of {self._num_ranks}")
-        raise error
+            raise_first([culprit])
+        error.add_note(f"raised on rank {culprit.number} of {num_ranks}")
+        raise error  # in one process the exception itself can be raised, traceback and all
+    return [results[rank] for rank in range(num_ranks)]

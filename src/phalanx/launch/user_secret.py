@@ -51,7 +51,7 @@ def _read(place: Path) -> str:
 
 
 def _create(place: Path) -> None:
-    """Write a new one, whole; whoever is first wins."""
+    """Write a new secret in one step; the first process to do so wins."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = place.with_name(f".secret.{secrets.token_hex(8)}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

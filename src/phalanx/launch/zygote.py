@@ -1,12 +1,12 @@
 """The process that ranks are forked from: it has imported torch, runs one thread, and does nothing else.
 
-    caller  --(control socket: jobs)-->  zygote  --fork-->  ranks
-            <-(a socket per job: pids, exits)--
+    caller  --(control socket: requests)-->  zygote  --fork-->  ranks
+            <-(a socket per request: pids, exits)--
 
-The end of the control socket is the end of the zygote; the end of a job's socket is the end of that job's ranks. What
-ranks have started ends with them: the rest of a rank's process group soon after it, and daemons in sessions of their
-own when the last rank of its job has ended. (While other jobs of the same caller run, nobody can tell whose daemons
-they are: then those wait for the last job.)
+The zygote ends when the control socket does. When the socket of a request ends, the ranks of that request are ended.
+What ranks have started ends with them: the rest of a rank's process group soon after it, and daemons in sessions of
+their own when the last rank of the request has ended. (While ranks of other requests run, nobody can tell whose daemons
+they are: then those wait for the last rank of all.)
 """
 
 from __future__ import annotations
@@ -26,71 +26,65 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.launch.connection import Connection, connected_pair, receive_with_descriptors
 from phalanx.launch.orphans import OrphanReaper, adopt_orphans, end_children, own_children
 from phalanx.launch.outcome import describe_process_limit
-from phalanx.launch.rank_process import Job
-from phalanx.launch.receiving import receive_with_descriptors
+from phalanx.launch.rank_process import StartRequest
 
 _LENGTH = struct.Struct("!Q")
-_FDS_PER_MESSAGE = 200
 _BETWEEN_LOOKS_S = 0.1
 _LONGEST_SLEEP_S = 1.0  # while ranks run: the kernel may have no memory for the byte that reports the end of a rank
 # What most programs need first: ranks have it when they are born.
 _PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 
 
-def send_job(control: socket.socket, job: Job, descriptors: list[int]) -> None:
-    """Send a job with its descriptors: job socket, those that ranks share, then those of each rank.
+def send_request(control: socket.socket, request: StartRequest, descriptors: list[int]) -> None:
+    """Ask for ranks, with these descriptors: the request's socket, those that ranks share, then those of each rank.
 
-    It goes through a socket of its own: what fails on the way is lost with that, and the next job is not harmed.
+    It goes through a socket of its own: what fails on the way is lost with that, and the next one is not harmed.
 
     Raises:
         OSError: It could not be sent, or the zygote can't take it.
     """
-    body = pickle.dumps(job)
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            socket.send_fds(control, [b"j"], [theirs.fileno()])
-        ours.sendall(_LENGTH.pack(len(body)) + _LENGTH.pack(len(descriptors)))
-        for start in range(0, len(descriptors), _FDS_PER_MESSAGE):
-            socket.send_fds(ours, [b"d"], descriptors[start : start + _FDS_PER_MESSAGE])
-        ours.sendall(body)
-        problem = ours.recv(_LENGTH.size)
-    number = _LENGTH.unpack(problem)[0] if len(problem) == _LENGTH.size else errno.EPIPE
+    ours, theirs = connected_pair()
+    with contextlib.closing(ours):
+        with contextlib.closing(theirs):
+            socket.send_fds(control, [b"r"], [theirs.fileno()])
+        ours.send(request, descriptors)
+        answer = ours.receive()
+    number = errno.EPIPE if answer is None else answer[0]
     if number:
         raise OSError(number, os.strerror(number))
 
 
-def _receive_exactly(control: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = control.recv(min(count - len(parts), 1 << 20))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
-def _receive_job(control: socket.socket) -> tuple[Job, list[int]] | None:
-    """Take the next job; None when it did not come through, and then its sender knows."""
-    marker, letters = receive_with_descriptors(control, 1, 1)
+def _receive_request(control: socket.socket) -> tuple[StartRequest, list[int]] | None:
+    """Take the next request; None when it did not come through, and then its sender knows."""
+    marker, descriptors = receive_with_descriptors(control, 1, 1)
     if not marker:
         raise EOFError
-    if not letters:  # this process may open no more files
+    if not descriptors:  # this process may open no more files
         return None
-    descriptors: list[int] = []
     try:
-        with _socket_of(letters[0], socket.SOCK_STREAM) as letter:
-            job = _open_letter(letter, descriptors)
-            letter.sendall(_LENGTH.pack(0 if job is not None else errno.EMFILE))
-    except (EOFError, OSError):  # it did not come through
-        job = None
-    if job is None:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        with contextlib.closing(Connection(_socket_of(descriptors[0], socket.SOCK_STREAM))) as connection:
+            return _answer_request(connection)
+    except OSError:  # it did not come through
         return None
-    return job, descriptors
+
+
+def _answer_request(connection: Connection) -> tuple[StartRequest, list[int]] | None:
+    try:
+        received = connection.receive()
+    except OSError as error:
+        connection.send(error.errno)
+        return None
+    if received is not None:
+        try:
+            connection.send(0)
+        except OSError:
+            for descriptor in received[1]:
+                os.close(descriptor)
+            raise
+    return received
 
 
 def _socket_of(descriptor: int, kind: int) -> socket.socket:
@@ -102,34 +96,18 @@ def _socket_of(descriptor: int, kind: int) -> socket.socket:
         raise
 
 
-def _open_letter(letter: socket.socket, descriptors: list[int]) -> Job | None:
-    """Read a job and add its descriptors to the list; None when this process could not have them all."""
-    header = _receive_exactly(letter, 2 * _LENGTH.size)
-    (body_bytes,), (num_descriptors,) = _LENGTH.unpack(header[:8]), _LENGTH.unpack(header[8:])
-    for _ in range(0, num_descriptors, _FDS_PER_MESSAGE):
-        marker, some = receive_with_descriptors(letter, 1, _FDS_PER_MESSAGE)
-        if not marker:
-            raise EOFError
-        descriptors += some
-    body = _receive_exactly(letter, body_bytes)
-    if len(descriptors) < num_descriptors:
-        return None
-    job: Job = pickle.loads(body)
-    return job
+class _RequestedRanks:
+    """The ranks of one request."""
 
-
-class _JobRanks:
-    """The ranks of one job."""
-
-    def __init__(self, job: Job, report: socket.socket) -> None:
-        self.job = job
+    def __init__(self, request: StartRequest, report: socket.socket) -> None:
+        self.request = request
         self.report = report
         self.ranks: dict[int, int] = {}  # pid to rank
 
     def start(self, descriptors: list[int], release: Callable[[], None]) -> None:
         """Fork the ranks, all or none, and tell the caller."""
         try:
-            for rank in range(self.job.num_ranks):
+            for rank in range(self.request.num_ranks):
                 self._fork(rank, descriptors, release)
         except OSError as error:
             refusal = ("refused", len(self.ranks), error.errno, describe_process_limit(error))
@@ -145,8 +123,8 @@ class _JobRanks:
                 os.close(descriptor)
 
     def _fork(self, rank: int, descriptors: list[int], release: Callable[[], None]) -> None:
-        shared, own = descriptors[: self.job.num_shared], descriptors[self.job.num_shared :]
-        per_rank = len(own) // self.job.num_ranks
+        shared, own = descriptors[: self.request.num_shared], descriptors[self.request.num_shared :]
+        per_rank = len(own) // self.request.num_ranks
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -156,7 +134,7 @@ class _JobRanks:
                     os.close(descriptor)
                 self.report.close()
                 release()
-                self.job.entry(rank, self.job, [*shared, *mine], zygote)  # it never returns
+                self.request.entry(rank, self.request, [*shared, *mine], zygote)  # it never returns
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -196,7 +174,7 @@ class _Zygote:
         self._orphan_reaper = OrphanReaper()
         self._selector = selectors.PollSelector()  # needs no descriptor
         self._selector.register(control, selectors.EVENT_READ)
-        self._jobs: list[_JobRanks] = []
+        self._all_requested: list[_RequestedRanks] = []
         self._own = frozenset(own_children())  # of what was imported: no ranks' affair
         self._wakeup, wakeup_writer = socket.socketpair()
         wakeup_writer.setblocking(False)
@@ -211,42 +189,47 @@ class _Zygote:
             while True:
                 for key, _ in self._selector.select(self._patience()):
                     if key.fileobj is self._control:
-                        self._start_job()
+                        self._start_ranks()
                     elif key.fileobj is not self._wakeup:
-                        self._end_job(key.data)
+                        self._end_request(key.data)
                 self._reap()
                 self._orphan_reaper.look()
-        for ranks_of_job in self._jobs:
-            ranks_of_job.kill()
+        for requested in self._all_requested:
+            requested.kill()
         end_children(keep=self._own)
 
     def _patience(self) -> float | None:
         if self._orphan_reaper.is_busy():
             return _BETWEEN_LOOKS_S
-        return _LONGEST_SLEEP_S if any(ranks_of_job.ranks for ranks_of_job in self._jobs) else None
+        return _LONGEST_SLEEP_S if any(requested.ranks for requested in self._all_requested) else None
 
-    def _start_job(self) -> None:
-        received = _receive_job(self._control)
+    def _start_ranks(self) -> None:
+        received = _receive_request(self._control)
         if received is None:
             return
-        job, descriptors = received
+        request, descriptors = received
         try:
             report = _socket_of(descriptors[0], socket.SOCK_SEQPACKET)
         except OSError:  # the other end of that socket tells the caller
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
             return
-        ranks_of_job = _JobRanks(job, report)
+        requested = _RequestedRanks(request, report)
         signal.set_wakeup_fd(-1)  # children must not write into it
-        ranks_of_job.start(descriptors[1:], self._release)
+        requested.start(descriptors[1:], self._release)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
-        self._jobs.append(ranks_of_job)
-        self._selector.register(ranks_of_job.report, selectors.EVENT_READ, ranks_of_job)
+        self._all_requested.append(requested)
+        self._selector.register(requested.report, selectors.EVENT_READ, requested)
 
     def _release(self) -> None:
         """In a rank: let go of what is the zygote's."""
         self._selector.close()
-        for ours in (self._control, self._wakeup, self._wakeup_writer, *(other.report for other in self._jobs)):
+        for ours in (
+            self._control,
+            self._wakeup,
+            self._wakeup_writer,
+            *(other.report for other in self._all_requested),
+        ):
             ours.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -260,30 +243,30 @@ class _Zygote:
                 return
             if pid == 0:
                 return
-            for ranks_of_job in self._jobs:
-                if pid in ranks_of_job.ranks:
-                    self._note_end(ranks_of_job, pid, status)
+            for requested in self._all_requested:
+                if pid in requested.ranks:
+                    self._note_end(requested, pid, status)
 
-    def _note_end(self, ranks_of_job: _JobRanks, pid: int, status: int) -> None:
+    def _note_end(self, requested: _RequestedRanks, pid: int, status: int) -> None:
         self._orphan_reaper.expect(pid)
-        ranks_of_job.note_end(pid, status)
-        if not ranks_of_job.ranks:
+        requested.note_end(pid, status)
+        if not requested.ranks:
             self._end_orphans()
-            ranks_of_job.tell(("all ended",))
+            requested.tell(("all ended",))
 
-    def _end_job(self, ranks_of_job: _JobRanks) -> None:
-        """The caller closed the job's socket: it has all it wants, or it is dead."""
-        self._selector.unregister(ranks_of_job.report)
-        ranks_of_job.report.close()
-        ranks_of_job.kill()
-        for pid in list(ranks_of_job.ranks):
+    def _end_request(self, requested: _RequestedRanks) -> None:
+        """The caller closed the request's socket: it has all it wants, or it is dead."""
+        self._selector.unregister(requested.report)
+        requested.report.close()
+        requested.kill()
+        for pid in list(requested.ranks):
             os.waitpid(pid, 0)
-        self._jobs.remove(ranks_of_job)
+        self._all_requested.remove(requested)
         self._end_orphans()
 
     def _end_orphans(self) -> None:
         """End all children that are no ranks, unless they may belong to ranks that still run."""
-        if not any(ranks_of_job.ranks for ranks_of_job in self._jobs):
+        if not any(requested.ranks for requested in self._all_requested):
             end_children(keep=self._own)
 
 

@@ -19,7 +19,7 @@ from phalanx.scarcity import in_words
 from phalanx.settings import copy_environment
 
 if TYPE_CHECKING:
-    from phalanx.launch.rank_process import Job
+    from phalanx.launch.rank_process import StartRequest
 
 # Libraries that start threads when loaded, and how to stop them: a process with threads can't be forked safely.
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -58,7 +58,7 @@ class ZygoteClient:
         output: int | None = None,
         is_apart: bool = False,
     ) -> None:
-        self._lock = threading.Lock()  # guards the control socket: one job at a time goes through it
+        self._lock = threading.Lock()  # guards the control socket: one request at a time goes through it
         self._owner = os.getpid()
         try:
             self._control, theirs = socket.socketpair()
@@ -102,12 +102,12 @@ class ZygoteClient:
         looks.register(self._control, 0)
         return bool(looks.poll(0))
 
-    def was_killed(self) -> bool:
-        """Tell whether a signal has ended it, when its socket has ended."""
+    def exit_code(self) -> int | None:
+        """Return its exit code, or a negative signal, when its socket has ended; None when it goes on."""
         try:
-            return self._process.wait(timeout=_END_S) < 0
+            return self._process.wait(timeout=_END_S)
         except subprocess.TimeoutExpired:
-            return False
+            return None
 
     def await_ready(self) -> None:
         """Return when it can fork ranks.
@@ -119,26 +119,30 @@ class ZygoteClient:
             if not self._is_ready:
                 self._read_greeting()
 
-    def start(self, job: Job, descriptors: list[int]) -> None:
-        """Have the ranks of a job forked.
+    def start(self, request: StartRequest, descriptors: list[int]) -> None:
+        """Have ranks forked.
 
         Raises:
             InternalError: The zygote could not be started, or can't be forked (NotForkableError).
-            OSError: The job could not be sent to it.
+            OSError: The request could not be sent to it.
         """
-        from phalanx.launch.zygote import send_job  # here: a launcher starts the zygote before it loads anything else
+        from phalanx.launch.zygote import (
+            send_request,  # here: a launcher starts the zygote before it loads anything else
+        )
 
         self.await_ready()
         try:
             with self._lock:
-                send_job(self._control, job, descriptors)
+                send_request(self._control, request, descriptors)
         except OSError as error:
-            raise in_words(error, f"{job.num_ranks} ranks could not be asked for") from error
+            raise in_words(error, f"{request.num_ranks} ranks could not be asked for") from error
 
-    def close(self) -> None:
-        """End it, and with it any ranks it has."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End it, and with it any ranks it has; at once also when it still imports torch."""
         self._control.close()
         if self._owner == os.getpid():
+            if at_once:
+                self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
 

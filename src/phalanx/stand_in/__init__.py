@@ -1,6 +1,6 @@
-"""phalanx under the name of another backend: programs that ask for NCCL, Gloo or MPI run on the shared-memory engine.
+"""Serve programs that ask torch.distributed for NCCL, Gloo or MPI.
 
-Only when asked for, reversible, and never in secret.
+phalanx does this only if the user asks for it, can undo it, and logs that it does.
 """
 
 from phalanx.stand_in.group import is_stand_in

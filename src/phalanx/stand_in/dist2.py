@@ -1,4 +1,4 @@
-"""The stand-ins in torch's object-oriented API, torch.distributed._dist2, where this torch has it."""
+"""The stand-ins in torch's object-oriented API, torch.distributed._dist2."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import Any
 
 import torch
 
+from phalanx.patches import Patches
 from phalanx.stand_in.gloo import GlooStandIn
-from phalanx.stand_in.names import ReplacedNames
 from phalanx.stand_in.nccl import NcclStandIn
 from phalanx.stand_in.nccl_options import NcclOptions
+from phalanx.torch_backend import versions
 from phalanx.torch_backend.untyped import Store
 
 
-def replace_factory(names: ReplacedNames, backend: str) -> None:
-    """Have `_dist2.new_group` make the stand-in, where it would make the backend."""
-    try:
-        dist2 = importlib.import_module("torch.distributed._dist2")
-    except ImportError:
-        return
+def replace_factory(patches: Patches, backend: str) -> None:
+    """Make `_dist2.new_group` create the stand-in instead of the backend."""
     factories = {"nccl": _make_nccl, "gloo": _make_gloo}
-    if backend in factories:
-        names.entry(dist2._BACKENDS, backend, factories[backend])
+    if versions.HAS_DIST2 and backend in factories:
+        importlib.import_module("torch.distributed._dist2")
+        patches.set_item("torch.distributed._dist2._BACKENDS", backend, factories[backend], "_dist2 makes the stand-in")
 
 
 def _make_nccl(

@@ -1,4 +1,4 @@
-"""A process group that runs under another backend's name, and says so."""
+"""A process group that has the name of another backend."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from phalanx.collectives import LocalGroup
 from phalanx.groups import stream_order
-from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.stand_in import group_creation
 from phalanx.torch_backend.creation import join_group
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
@@ -19,17 +19,17 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 
 
 class StandInGroup(PhalanxProcessGroup):
-    """What all stand-ins have in common.
+    """The base class of all stand-ins.
 
     Attributes:
-        stands_in_for: Whose name it goes by.
+        stands_in_for: The name of the backend that it replaces.
     """
 
     stands_in_for: ClassVar[str]
     supports_splitting = False
 
     def __init__(
-        self, group: SharedMemoryGroup, store: Store, *, name: str, device_types: Sequence[str] | None = None
+        self, group: LocalGroup, store: Store, *, name: str, device_types: Sequence[str] | None = None
     ) -> None:
         backend_name = type(self).stands_in_for
         types = device_types or ("cpu", *stream_order.device_types())
@@ -38,27 +38,27 @@ class StandInGroup(PhalanxProcessGroup):
     def __repr__(self) -> str:
         return f"<phalanx standing in for {self.stands_in_for}: {self._group!r}>"
 
-    def _tell(self) -> None:
-        """Say once, for all ranks and the groups made later, what serves them."""
+    def _log_stand_in(self) -> None:
+        """Log once, for all ranks and later groups, that phalanx serves them."""
         made = group_creation.current()
         if self.rank() == 0 and (made is None or made.is_default):
-            told = "phalanx is standing in for %s: %d ranks exchange data through memory of this machine"
-            _log.warning(told, self.stands_in_for, self.size())
+            text = "phalanx is standing in for %s: %d ranks exchange data through memory of this machine"
+            _log.warning(text, self.stands_in_for, self.size())
 
     def name(self) -> str:
-        """Return the backend's name as torch would tell it: NCCL's where it serves one of several devices."""
+        """Return the backend's name as torch would return it: "nccl" if NCCL serves one of its devices."""
         names = self._others.names().values()
         return "nccl" if "nccl" in names else self._backend_name
 
     getBackendName = _get_backend_name = name
 
 
-def join_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[SharedMemoryGroup, str]:
+def join_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[LocalGroup, str]:
     """Meet the other ranks of the group that torch is making; return the engine's group and its name.
 
     Raises:
         UsageError: A rank is on another host.
-        OperationTimeoutError: Not every rank came.
+        OperationTimeoutError: A rank is missing.
     """
     made = group_creation.current()
     name = made.name if made is not None else ""
@@ -67,10 +67,10 @@ def join_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[
 
 
 def is_stand_in(group: Any = None) -> bool:
-    """Tell whether phalanx serves a process group under another backend's name.
+    """Tell whether a process group is a stand-in for another backend.
 
     Args:
-        group: A process group of torch.distributed; the default group when not given.
+        group: A process group of torch.distributed; the default group if not given.
 
     Raises:
         ValueError: There is no default group.

@@ -1,7 +1,7 @@
-"""What torch knows of the group it is making, for stand-ins whose constructors are told too little.
+"""The arguments with which torch makes a group, for stand-ins whose constructors do not get all of them.
 
-torch makes all groups in one function. It hands Gloo no name, MPI neither rank nor store, and a group written in Python
-does not learn its device. While a stand-in is installed, that function leaves what it was called with here.
+torch makes all groups in one function. It passes no name to Gloo, neither rank nor store to MPI, and no device to a
+group that is written in Python. While a stand-in is installed, a wrapper of that function stores its arguments here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class GroupCreation:
 
     Attributes:
         name: Its name.
-        ranks: Its members as ranks of the world; empty for the default group.
-        store: Where its ranks meet.
+        ranks: Its members, as ranks of the world; empty for the default group.
+        store: The store through which its ranks meet.
         timeout: How long its operations may take.
-        device: The device that this rank is bound to, if it is.
+        device: The device that this rank is bound to, or None.
     """
 
     name: str
@@ -52,16 +52,16 @@ _current = _Current()
 
 
 def current() -> GroupCreation | None:
-    """Return what the calling thread is making; None when somebody calls a constructor directly."""
+    """Return the group that the calling thread is making; None if the program calls a constructor directly."""
     return _current.making
 
 
-def telling(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap torch's function so that it tells what it makes, and completes groups that are ours."""
+def recorded(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap torch's function, so that current() returns its arguments and stand-ins are completed."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
-    def make_and_tell(*args: Any, **kwargs: Any) -> Any:
+    def make_and_record(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
         outer, _current.making = _current.making, _read(given)
         try:
@@ -71,7 +71,7 @@ def telling(make: Callable[..., Any]) -> Callable[..., Any]:
         _complete(made[0], given.get("device_id"))
         return made
 
-    return make_and_tell
+    return make_and_record
 
 
 def _read(given: dict[str, Any]) -> GroupCreation:
@@ -89,5 +89,5 @@ def _complete(group: Any, device: torch.device | None) -> None:
         return
     if device is not None:
         group.bound_device_id = device
-    # A message may be the first thing that two ranks exchange: an engine that all have to make can't wait for it.
+    # Make the engine's group now, because all ranks must take part; the first operation may be a message of two ranks.
     group.make_engines()

@@ -1,7 +1,7 @@
-"""ReduceOp.AVG of whole numbers as NCCL computes it: the sum, divided without remainder, towards zero.
+"""ReduceOp.AVG of integers as NCCL computes it: the sum, divided and rounded towards zero.
 
-The engine refuses it. Here it adds up, and each rank that gets a result divides it: at once, before the call returns,
-since nobody has to wait for such an operation before others use its result.
+The engine refuses AVG of integers. So the stand-in calls it with SUM, and each rank that gets a result divides it
+before the call returns, even with async_op=True, because other code may use the result without a call of wait().
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from phalanx.collectives import ReduceOp, Timeout
 from phalanx.errors import PhalanxError, UsageError
+from phalanx.groups.stream_order import is_virtual
 from phalanx.torch_backend.call_options import CallOptions
-from phalanx.torch_backend.effects import flat
+from phalanx.torch_backend.operation import flat
 
 
 class _Over:
-    """The Work of an operation that is over."""
+    """The Work of an operation that has ended."""
 
     def __init__(self, error: PhalanxError | None = None) -> None:
         self._error = error
@@ -29,42 +30,42 @@ class _Over:
         """Return at once.
 
         Raises:
-            PhalanxError: It failed.
+            PhalanxError: The operation failed.
         """
         if self._error is not None:
             raise self._error
 
     def done(self) -> bool:
-        """Tell that it has ended."""
+        """Return True."""
         return True
 
     def exception(self) -> BaseException | None:
-        """Return why it failed."""
+        """Return why the operation failed, or None."""
         return self._error
 
     def result(self) -> None:
-        """Return None: the tensors are with the caller."""
+        """Return None, because the caller has the tensors."""
 
 
 def is_integer_average(options: CallOptions, tensors: Sequence[Tensor]) -> bool:
-    """Tell whether an operation is one of those."""
+    """Tell whether an operation is an AVG of integers."""
     return options.op is ReduceOp.AVG and any(
         not tensor.is_floating_point() and not tensor.is_complex() for tensor in tensors
     )
 
 
 def averaging(call: Callable[..., Any], size: int, results: Sequence[Any]) -> Callable[..., Any]:
-    """Return a call of the engine that averages instead of adding up.
+    """Return a call of the engine that computes the average.
 
     Args:
-        call: What adds up, given the reduction among its arguments.
-        size: How many ranks there are.
+        call: The call with the reduction among its arguments.
+        size: The number of ranks.
         results: The tensors, or lists of them, that this rank gets.
     """
 
     def add_up_and_divide(*args: Any, timeout_s: Timeout = None, async_op: bool = False) -> _Over | None:
         try:
-            call(*(ReduceOp.SUM if arg is ReduceOp.AVG else arg for arg in args), timeout_s=timeout_s)
+            call(*_summing(args), timeout_s=timeout_s)
         except PhalanxError as error:
             if not async_op or isinstance(error, UsageError):
                 raise
@@ -76,10 +77,22 @@ def averaging(call: Callable[..., Any], size: int, results: Sequence[Any]) -> Ca
     return add_up_and_divide
 
 
+def _summing(args: Sequence[Any]) -> list[Any]:
+    """Return the arguments with SUM instead of AVG, also inside lists."""
+    return [
+        ReduceOp.SUM if arg is ReduceOp.AVG else _summing(arg) if isinstance(arg, (list, tuple)) else arg
+        for arg in args
+    ]
+
+
 def _divide(tensor: Tensor, size: int) -> None:
     if not tensor.numel():
         return
-    # Over the memory itself: an operation of the device would count as one of the current stream, which may not touch
-    # the tensor yet. NCCL's tensors are dense, in whatever order.
+    if tensor.is_cuda and not is_virtual(tensor.device.type):  # this process can't touch the memory of a real GPU
+        tensor.div_(size, rounding_mode="trunc")
+        torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use the result after wait()
+        return
+    # Divide the memory directly: an operation on the device would belong to the current stream, which may not use the
+    # tensor yet. NCCL's tensors are dense, but not always contiguous.
     memory = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
     torch.frombuffer(memory, dtype=tensor.dtype).div_(size, rounding_mode="trunc")

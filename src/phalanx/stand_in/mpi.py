@@ -1,65 +1,52 @@
-"""phalanx in MPI's place. MPI's constructor is told neither rank nor store: the launcher's words are used."""
+"""The stand-in for MPI. Its constructor gets neither rank nor store, so they come from the launcher's variables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
+from phalanx.collectives import LocalGroup
 from phalanx.errors import UsageError
-from phalanx.groups.connect import join
-from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
 from phalanx.settings import Placement, read_placement
 from phalanx.stand_in import group_creation
 from phalanx.stand_in.group import DEFAULT_TIMEOUT, StandInGroup
-from phalanx.torch_backend.dynamo import skip_own_code
+from phalanx.torch_backend.creation import join_at
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
-from phalanx.torch_backend.torch_functions import teach_torch
 from phalanx.torch_backend.untyped import Store, dist
 
-# How many default groups this process has made at a place: every rank counts alike.
+# How many default groups this process has made by meeting place; the count is the same on every rank.
 _generations: Counter[str] = Counter()
 
 
 class MpiStandIn(StandInGroup):
-    """What `ProcessGroupMPI` means while the stand-in is installed."""
+    """The class that replaces `ProcessGroupMPI` while the stand-in is installed."""
 
     stands_in_for = "mpi"
 
     @classmethod
     def create(cls, ranks: Sequence[int]) -> MpiStandIn | None:
-        """Make a group of these ranks of the job, all when empty; None on the others.
+        """Make a group of these ranks of the job, or of all ranks if empty; return None on other ranks.
 
         Raises:
-            UsageError: No launcher has said which rank this is.
-            OperationTimeoutError: Not every rank came.
+            UsageError: No launcher has set the rank.
+            OperationTimeoutError: A rank is missing.
         """
         own = _own_place()
         members = list(ranks) or list(range(own.size))
         if own.rank not in members:
             return None
-        teach_torch()
-        skip_own_code()
         made = group_creation.current()
         name = made.name if made is not None else f"mpi:{members}"
         _generations[own.meeting] += made is not None and made.is_default
         timeout = made.timeout if made is not None else DEFAULT_TIMEOUT
-        context = current_context()
-        group = join(
-            members.index(own.rank),
-            len(members),
-            f"{own.meeting}#mpi#{_generations[own.meeting]}#{name}#{members}",
-            name=name or "default",
-            timeout_s=timeout.total_seconds(),
-            is_thread=context is not None and context.is_thread,
-            ranks=members,
-            crowd=own.size,
-        )
+        place = f"{own.meeting}#mpi#{_generations[own.meeting]}#{name}#{members}"
+        group = join_at(lambda: place, members.index(own.rank), members, timeout, name=name, crowd=own.size)
         created = cls(group, made.store if made is not None else dist.Store(), name=name)
-        created._tell()
+        created._log_stand_in()
         return created
 
-    def _of_the_same_kind(self, group: SharedMemoryGroup, store: Store, name: str) -> PhalanxProcessGroup:
+    def _of_the_same_kind(self, group: LocalGroup, store: Store, name: str) -> PhalanxProcessGroup:
         return MpiStandIn(group, store, name=name)
 
 

@@ -1,6 +1,6 @@
-"""phalanx in NCCL's place: tensors of GPUs, by NCCL's rules.
+"""The stand-in for NCCL, for tensors on GPUs.
 
-All of them on virtual GPUs; on real ones, ranks may share a GPU: a program for NCCL then runs on fewer than it needs.
+All of NCCL's rules apply on virtual GPUs. On real GPUs, ranks may share a GPU, so that a program can run on fewer GPUs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.devices.cuda_face.nccl import VERSION
-from phalanx.devices.cuda_face.ordinals import checked
+from phalanx.collectives import LocalGroup
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
-from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.stand_in.group import StandInGroup, join_ranks
 from phalanx.stand_in.integer_average import averaging, is_integer_average
 from phalanx.stand_in.nccl_options import NcclConfig, NcclOptions
@@ -29,23 +27,14 @@ from phalanx.torch_backend.device_work import DeviceWork
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import Store, dist
 from phalanx.torch_backend.work import FinishedWork
+from phalanx.virtual_gpus.torch_cuda.nccl import VERSION
+from phalanx.virtual_gpus.torch_cuda.ordinals import checked
 
 _uids = itertools.count()
 
 
-class _Host:
-    """The host, which waits for the current stream of a device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def wait(self) -> None:
-        """Wait."""
-        torch.cuda.current_stream(self._device).synchronize()
-
-
 class NcclStandIn(StandInGroup):
-    """What `ProcessGroupNCCL` means while the stand-in is installed."""
+    """The class that replaces `ProcessGroupNCCL` while the stand-in is installed."""
 
     stands_in_for = "nccl"
     supports_splitting = True
@@ -61,18 +50,18 @@ class NcclStandIn(StandInGroup):
             given._timeout = options
         group, name = join_ranks(store, rank, size, given._timeout)
         self._begin(group, store, name, given)
-        self._tell()
+        self._log_stand_in()
 
-    def _begin(self, group: SharedMemoryGroup, store: Store, name: str, options: NcclOptions) -> None:
+    def _begin(self, group: LocalGroup, store: Store, name: str, options: NcclOptions) -> None:
         super().__init__(group, store, name=name, device_types=("cuda",))
         self._options = options
         self._meeting_type = "cuda"
         is_virtual = stream_order.is_virtual("cuda")
         self._devices = OneRankPerDevice(group, store, is_kept=is_virtual)
-        self._habits.rules = NcclRules(self._devices)
+        self._keep_to(NcclRules(self._devices))
         self._params = ParamComms(group)
-        if is_virtual:  # whose library has a way to torch's profiler
-            self._habits.comms = self._params
+        if is_virtual:  # their library can call torch's profiler
+            self._comms = self._params
         self._num_splits = 0
         self.uid = next(_uids)
         self._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
@@ -86,7 +75,7 @@ class NcclStandIn(StandInGroup):
     # -- devices
 
     def eager_connect_single_device(self, device: Any = None) -> None:
-        """Bind this rank to its device, and look whether it is the only one there.
+        """Bind this rank to its device, and check that no other rank uses it.
 
         Raises:
             DistBackendError: Another rank uses it.
@@ -96,7 +85,7 @@ class NcclStandIn(StandInGroup):
         self._devices.bind(chosen)
 
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
-        """Wait until every rank is here. As NCCL's, it takes a device, and holds the host until its stream is done.
+        """Wait until every rank has called it. As NCCL does, it uses a device and blocks until its stream is done.
 
         Raises:
             torch.AcceleratorError: There is no such device.
@@ -109,9 +98,9 @@ class NcclStandIn(StandInGroup):
             self._devices.check(device, "barrier")
         work = super().barrier(opts, timeout=timeout)
         if isinstance(work, DeviceWork):
-            work.also_orders(_Host(device))
+            work.call_after(lambda: torch.cuda.current_stream(device).synchronize())
         else:
-            _Host(device).wait()
+            torch.cuda.current_stream(device).synchronize()
         return work
 
     def _known_device(self, opts: Any) -> torch.device | None:
@@ -123,7 +112,7 @@ class NcclStandIn(StandInGroup):
         return self._devices.first_used
 
     def _guess_device(self) -> torch.device:
-        """Return what torch takes when nothing is known: by the rank in the world. That is no use of the device yet."""
+        """Return the device that torch guesses from the rank in the world. The rank may still use another one."""
         num_devices = torch.cuda.device_count()
         ranks = self._group.ranks
         device = torch.device("cuda", ranks[self.rank()] % num_devices)
@@ -147,24 +136,17 @@ class NcclStandIn(StandInGroup):
             call = averaging(call, self.size(), results)
         return super()._launch(event, shown, result, options, call, *args)
 
-    def _launch_each(
-        self, event: str, result: list[Any], options: CallOptions, calls: Sequence[tuple[Any, ...]]
-    ) -> FinishedWork:
-        if is_integer_average(options, [output for output in result if isinstance(output, Tensor)]):
-            calls = [(averaging(call, self.size(), [args[0]]), *args) for call, *args in calls]
-        return super()._launch_each(event, result, options, calls)
-
     def _is_initialized(self) -> bool:
         return self._devices.is_any_used
 
     # -- splitting
 
     def perform_nocolor_split(self, device: torch.device) -> None:
-        """Do nothing: those who are not in a new group need not be there when it is made."""
+        """Do nothing: ranks that are not in a new group take no part in making it."""
         self._num_splits += 1
 
     def comm_split_count(self) -> int:
-        """Return how many groups were made from this one."""
+        """Return how many groups were split from this one."""
         return self._num_splits
 
     def split_group(
@@ -176,11 +158,11 @@ class NcclStandIn(StandInGroup):
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> PhalanxProcessGroup | None:
-        """Make a group of some of the ranks, in ascending order; None on the others.
+        """Make a group of some of the ranks, in ascending order; return None on other ranks.
 
         Raises:
             UsageError: A rank is outside this group, or the options are not NCCL's.
-            OperationTimeoutError: A member did not come.
+            OperationTimeoutError: A member is missing.
         """
         if opts is not None and not isinstance(opts, NcclOptions):
             raise UsageError(f"split_group: give ProcessGroupNCCL.Options, not {type(opts).__name__}")
@@ -192,7 +174,7 @@ class NcclStandIn(StandInGroup):
 
     splitGroup = split_group
 
-    def _of_the_same_kind(self, group: SharedMemoryGroup, store: Store, name: str) -> PhalanxProcessGroup:
+    def _of_the_same_kind(self, group: LocalGroup, store: Store, name: str) -> PhalanxProcessGroup:
         options = NcclOptions(self._options.is_high_priority_stream)
         options._timeout = timedelta(seconds=group.timeout_s)
         options.global_ranks_in_group, options.group_name = list(group.ranks), name
@@ -203,7 +185,7 @@ class NcclStandIn(StandInGroup):
     # -- what NCCL has and shared memory does not need
 
     def _group_start(self) -> None:
-        """Do nothing: operations need not be grouped to be started together."""
+        """Do nothing: operations need no group to start together."""
 
     _group_end = _group_start
 
@@ -214,17 +196,17 @@ class NcclStandIn(StandInGroup):
         self._group.drain()
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Extend the time that operations may take. Not only the next one's, as with NCCL."""
+        """Extend the timeout of all later operations. (NCCL extends only that of the next one.)"""
         self.set_timeout(self._options._timeout + timeout)
 
     def register_mem_pool(self, pool: Any, symm: bool = False) -> None:
-        """Do nothing: every tensor of a GPU is reached in the same way."""
+        """Do nothing: all GPU memory is handled in the same way."""
 
     deregister_mem_pool = register_mem_pool
 
     @staticmethod
     def get_build_nccl_version() -> tuple[int, int, int]:
-        """Return the version that is stood in for."""
+        """Return the version of NCCL that the stand-in claims to be."""
         return VERSION
 
     get_runtime_nccl_version = get_build_nccl_version

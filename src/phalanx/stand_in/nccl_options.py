@@ -1,4 +1,4 @@
-"""What ProcessGroupNCCL is given: kept and shown, but nothing here has streams or channels to tune."""
+"""The options of ProcessGroupNCCL. They are stored and shown, but change nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NcclConfig:
 
 
 class NcclOptions(BackendOptions):  # type: ignore[misc]
-    """What `ProcessGroupNCCL.Options` means while the stand-in is installed."""
+    """The class that replaces `ProcessGroupNCCL.Options` while the stand-in is installed."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         super().__init__("nccl", DEFAULT_TIMEOUT)
@@ -40,7 +40,7 @@ class NcclOptions(BackendOptions):  # type: ignore[misc]
         self.split_color: int | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NcclOptions:
-        """Copy it: torch does when a group is split, and its own half can't be copied by itself."""
+        """Copy the options, as torch does when it splits a group; their C++ part can't be copied by default."""
         copied = NcclOptions(self.is_high_priority_stream)
         copied._timeout = self._timeout
         copied.global_ranks_in_group = list(self.global_ranks_in_group)

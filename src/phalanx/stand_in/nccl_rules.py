@@ -1,4 +1,4 @@
-"""What NCCL refuses, in the words of torch's ProcessGroupNCCL, so that a program which runs here runs there too."""
+"""NCCL's rules, with the error messages of torch's ProcessGroupNCCL."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from phalanx.collectives import PremulSum, ReduceOp
 from phalanx.errors import OperationTimeoutError, PhalanxError, UsageError
 from phalanx.stand_in.one_rank_per_device import OneRankPerDevice
 from phalanx.torch_backend.call_options import CallOptions
-from phalanx.torch_backend.effects import flat
+from phalanx.torch_backend.operation import flat
+from phalanx.torch_backend.rules import BITWISE, MESSAGES, REDUCTIONS
 from phalanx.torch_backend.untyped import dist
 
-_MESSAGES = {"send", "recv", "recvAnySource"}
-_REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"}
-_NOT_IN_NCCL = {ReduceOp.BAND: "BAND", ReduceOp.BOR: "BOR", ReduceOp.BXOR: "BXOR"}
 _ORDERED = {ReduceOp.MIN: "MIN", ReduceOp.MAX: "MAX", ReduceOp.PRODUCT: "PRODUCT"}
 _FLOATS_TO_SCALE = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _DTYPES = {
@@ -28,12 +26,12 @@ _DTYPES = {
 }
 _FLOAT8_NOT_REDUCED = {torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 
-# Classes that are made once: ours with torch's among their parents.
+# Classes that are made once: phalanx's errors that are also torch's DistBackendError.
 _as_backend_errors: dict[type[PhalanxError], type[PhalanxError]] = {}
 
 
 class NcclRules:
-    """The rules, for one group."""
+    """NCCL's rules for one group."""
 
     def __init__(self, devices: OneRankPerDevice) -> None:
         self._devices = devices
@@ -42,10 +40,10 @@ class NcclRules:
         """Refuse what NCCL refuses.
 
         Raises:
-            RuntimeError: A tensor is not on a GPU, or sparse, or the reduction is not for this dtype.
+            RuntimeError: A tensor is not on a GPU or is sparse, or the dtype does not support the reduction.
             ValueError: A tensor is not contiguous, or the reduction is not one of NCCL's.
-            TypeError: NCCL has no such dtype.
-            DistBackendError: Two ranks use one device, or this one uses another than it is bound to.
+            TypeError: NCCL does not support the dtype.
+            DistBackendError: Two ranks use one device, or this rank uses another device than the one it is bound to.
         """
         if event == "recvAnySource":
             raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
@@ -56,12 +54,12 @@ class NcclRules:
             _check_tensor(event, tensor)
         if any(tensor.device != tensors[0].device for tensor in tensors):
             raise ValueError("Expected list of tensors on the same device")
-        if event in _REDUCTIONS:
+        if event in REDUCTIONS:
             _check_reduction(event, shown, options)
-        self._devices.check(tensors[0].device, event, is_message=event in _MESSAGES)
+        self._devices.check(tensors[0].device, event, is_message=event in MESSAGES)
 
     def translate(self, error: PhalanxError) -> PhalanxError:
-        """Return it as a DistBackendError too, which is what programs that use NCCL catch."""
+        """Return the error as one that is also a DistBackendError, which programs for NCCL catch."""
         if isinstance(error, (UsageError, dist.DistBackendError)):
             return error
         text = str(error)
@@ -92,7 +90,7 @@ def _check_tensor(event: str, tensor: Tensor) -> None:
         raise RuntimeError(f"No backend type associated with device type {tensor.device.type}")
     if tensor.layout is not torch.strided:
         _refuse_sparse(event)
-    if event not in _MESSAGES and not _is_contiguous(tensor):
+    if event not in MESSAGES and not _is_contiguous(tensor):
         raise ValueError("Tensors must be contiguous")
     if tensor.dtype not in _DTYPES:
         raise TypeError(f"Input tensor data type is not supported for NCCL process group: {tensor.dtype}")
@@ -119,8 +117,8 @@ def _check_reduction(event: str, tensors: Sequence[Tensor], options: CallOptions
         if dtype not in _FLOATS_TO_SCALE:
             raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
         return
-    if op in _NOT_IN_NCCL:
-        raise ValueError(f"Cannot use ReduceOp.{_NOT_IN_NCCL[op]} with NCCL")
+    if op in BITWISE:
+        raise ValueError(f"Cannot use ReduceOp.{BITWISE[op]} with NCCL")
     if op in _ORDERED and dtype.is_complex:
         raise ValueError(f"{event} does not support {_ORDERED[op]} on complex tensors")
     if op is ReduceOp.AVG and dtype is torch.bool:

@@ -1,9 +1,10 @@
-"""NCCL's first rule: every rank has a device of its own. Looked at once per device, when it is first used.
+"""NCCL's first rule: every rank has its own device. It is checked once per device, when a rank first uses it.
 
-Where the rule is not kept, ranks may share a device; one that a rank has bound itself to is still its only one.
+On real GPUs the rule does not apply: ranks may share a device. A rank that has bound itself to a device still has to
+keep to it.
 
-A rank leaves word of its device in the store and sees whether another has been there: of two, the later one. Nobody
-waits, so a rank that is late is still found waiting for in the operation that the program called.
+A rank writes its device into the store and reads whether another rank has been there. Of two ranks, the later one
+notices. No rank waits for this, so a missing rank is still reported by the operation that the program called.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import contextlib
 
 import torch
 
-from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.collectives import LocalGroup
 from phalanx.torch_backend.untyped import Store, dist
 
 
 class OneRankPerDevice:
-    """Which device this rank uses, and whether it is the only one. One thread at a time.
+    """Checks which device this rank uses, and whether other ranks use it. Threads must not share it.
 
     Args:
-        group: The ranks.
-        store: Where they leave word.
-        is_kept: Whether the rule is.
+        group: The group of the ranks.
+        store: The store that they write to.
+        is_kept: Whether the rule applies.
     """
 
-    def __init__(self, group: SharedMemoryGroup, store: Store, *, is_kept: bool) -> None:
+    def __init__(self, group: LocalGroup, store: Store, *, is_kept: bool) -> None:
         self._is_kept = is_kept
         self._group = group
         self._store = store
@@ -43,10 +44,10 @@ class OneRankPerDevice:
         return torch.device("cuda", self._used[0]) if self._used else None
 
     def bind(self, device: torch.device) -> None:
-        """Keep to one device, and compare it with the others' at once. All ranks must do so.
+        """Bind this rank to one device, and compare it with those of the other ranks. All ranks must call it.
 
         Raises:
-            DistBackendError: Two ranks have the same.
+            DistBackendError: Two ranks have the same device.
         """
         self._bound = device
         if self._is_kept:
@@ -64,15 +65,15 @@ class OneRankPerDevice:
             users[index] = rank
 
     def check(self, device: torch.device, event: str, *, is_message: bool = False) -> None:
-        """Look at the device of a tensor.
+        """Check the device of a tensor.
 
         Args:
             device: The device.
-            event: The operation; those who wait in it are told when it is refused.
-            is_message: Whether it is between two ranks.
+            event: The operation; if it is refused, ranks that wait in it get an error.
+            is_message: Whether it is a message.
 
         Raises:
-            DistBackendError: It is not the one this rank is bound to, or another rank uses it.
+            DistBackendError: This rank is bound to another device, or another rank uses the device.
         """
         if self._bound is not None and device != self._bound:
             raise dist.DistBackendError(
@@ -90,10 +91,10 @@ class OneRankPerDevice:
         self._used.append(device.index)
 
     def _claim(self, index: int) -> int | None:
-        """Leave word; return who was there before."""
-        # A store may serve several groups, one after the other, and ranks may change to other devices, all at once.
+        """Write this rank into the store; return the rank that was there before, or None."""
+        # A store may serve several groups, and all ranks may change to other devices.
         place = f"phalanx/device/{self._group.nonce.hex()}/{len(self._used)}/{index}"
-        with contextlib.suppress(dist.DistError):  # a rank that is done may have taken the store with it: nobody to ask
+        with contextlib.suppress(dist.DistError):  # the store may be gone with a rank that has ended
             if self._store.add(place, 1) == 1:
                 self._store.set(f"{place}/rank", str(self._group.rank))
             else:

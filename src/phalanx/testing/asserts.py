@@ -1,6 +1,6 @@
-"""Assertions about all ranks at once: every rank takes part, and when one fails, all do, with the same words.
+"""Assertions over all ranks: every rank takes part, and if one fails, all fail with the same message.
 
-They talk over a group of their own, so they work after the test's groups are broken, and never get between its calls.
+They use a separate group, so they work even if the test's groups are broken, and do not interfere with its calls.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from phalanx.collectives import LocalGroup
 from phalanx.diagnosis import formatting
 from phalanx.engine import create_group_segment
 from phalanx.errors import PeerError, UsageError
 from phalanx.launch.context import LaunchContext, current_context
-from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
+from phalanx.launch.meeting import Gathering, MeetingResult, meet
 
 _SHOWN_CHARACTERS = 200
 _LONGEST_S = 600.0  # the test's own limit comes first
 
 
 def assert_same_on_ranks(value: Any, what: str = "the value") -> None:
-    """Check that every rank gives the same value: tensors bit by bit, anything else by ==.
+    """Check that every rank passes the same value: tensors bit by bit, anything else by ==.
 
     Args:
-        value: This rank's.
-        what: Its name in the message.
+        value: The value of this rank.
+        what: The name of the value in the error.
 
     Raises:
-        AssertionError: Ranks differ; says which and how.
+        AssertionError: The values differ; the text says on which ranks, and how.
     """
     __tracebackhide__ = True
     values = _gather(_comparable(value))
@@ -53,15 +54,15 @@ def assert_ranks_raise(
     match: str | None = None,
     on: int | Iterable[int] | None = None,
 ) -> Iterator[None]:
-    """Check that the block raises on these ranks and nowhere else.
+    """Check that the block raises on these ranks and on no other rank.
 
     Args:
-        error: What it must raise.
-        match: A regular expression found in the exception's text.
-        on: The ranks that must raise; all when not given.
+        error: The exception that it must raise.
+        match: A regular expression that the text of the exception must contain.
+        on: The ranks that must raise. The default is all ranks.
 
     Raises:
-        AssertionError: It did otherwise somewhere; says what happened on which rank.
+        AssertionError: A rank did something else; the text says which rank, and what it raised.
     """
     __tracebackhide__ = True
     caught: Exception | None = None
@@ -88,15 +89,15 @@ def assert_ranks_raise(
 
 
 def expect_on(rank: int | Iterable[int], value: Any, expected: Any = True) -> None:
-    """Check a value on some ranks; when it is wrong there, the test fails on all.
+    """Check a value on some ranks. If it is wrong on one of them, the test fails on all ranks.
 
     Args:
-        rank: The rank or ranks that look.
-        value: This rank's value; other ranks' are not looked at.
-        expected: What it must be equal to.
+        rank: The rank or ranks that check their value.
+        value: The value of this rank. It is ignored on other ranks.
+        expected: The value that it must be equal to.
 
     Raises:
-        AssertionError: It is not; says on which rank.
+        AssertionError: A value differs; the text says on which rank.
     """
     __tracebackhide__ = True
     context = _context()
@@ -116,7 +117,7 @@ def _context() -> LaunchContext:
 
 
 def _gather(value: Any) -> dict[int, Any]:
-    """Return the values of all ranks that live, over a group that only assertions use."""
+    """Return the values of all ranks that are alive, over a group that only assertions use."""
     context = _context()
     for _ in range(context.size):  # each time without one that has died
         group = context.own.get("asserts")
@@ -130,9 +131,9 @@ def _gather(value: Any) -> dict[int, Any]:
     raise AssertionError("ranks died one after the other while they made this assertion")
 
 
-def _meet(context: LaunchContext) -> Any:
-    """Make a group of all ranks that live."""
-    from phalanx.groups.shared_memory import SharedMemoryGroup
+def _meet(context: LaunchContext) -> LocalGroup:
+    """Make a group of all ranks that are alive."""
+    from phalanx.groups.connect import attach
 
     number = context.own["num_asserts"] = context.own.get("num_asserts", 0) + 1
     everybody = set(range(context.size))
@@ -159,17 +160,10 @@ def _meet(context: LaunchContext) -> Any:
         rank_of=int,
     )
 
-    def attach(outcome: MeetingResult) -> SharedMemoryGroup:
-        with closing(outcome) as descriptor:
-            return SharedMemoryGroup(
-                descriptor,
-                outcome.position,
-                ranks=outcome.cards,
-                is_thread=context.is_thread,
-                timeout_s=_LONGEST_S,
-            )
+    def take_part(outcome: MeetingResult) -> LocalGroup:
+        return attach(outcome, outcome.cards, is_thread=context.is_thread, timeout_s=_LONGEST_S)
 
-    return meet(gathering, context.rank, attach, SharedMemoryGroup.close)
+    return meet(gathering, context.rank, take_part, lambda group: group.close())
 
 
 def _listed(ranks: int | Iterable[int], size: int) -> list[int]:
@@ -181,7 +175,7 @@ def _listed(ranks: int | Iterable[int], size: int) -> list[int]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return what can be compared and sent: a module's state for the module."""
+    """Return a value that can be compared and sent: for a module, its state."""
     if hasattr(value, "state_dict"):
         return dict(value.state_dict())
     what = type(value).__name__

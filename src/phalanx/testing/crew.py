@@ -5,19 +5,22 @@ Whatever happens to a rank, the crew comes back with one ending per rank, within
 
 from __future__ import annotations
 
-import selectors
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from phalanx.engine import GroupSegment
+from phalanx.launch.context import Placement
+from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.rendezvous import NOWHERE, Rendezvous
+from phalanx.launch.waiting import is_readable
+from phalanx.launch.zygote_ranks import ZygoteRanks
+from phalanx.settings import read_settings
 from phalanx.testing.ending import Ending
 from phalanx.testing.member import Member
-from phalanx.testing.task_watch import TaskWatch
-from phalanx.testing.terminal import Terminal
-from phalanx.testing.watched_groups import WatchedGroups
+from phalanx.testing.task_watch import TaskWatch, Terminal
 
 EXIT_PATIENCE_S = 5.0
+_SEND_S = 30.0  # a rank may be stopped
 
 
 class TaskInterrupted(Exception):
@@ -41,38 +44,43 @@ class Crew:
 
     Args:
         members: The ranks, in order.
-        terminal: What ranks that are debugged share.
-        on_close: Called at the end.
+        starter: What has started them; it is closed with the crew.
+        terminal: What ranks that are debugged share, if there is one.
     """
 
     def __init__(
-        self, members: Sequence[Member], terminal: Terminal, on_close: Callable[[], None] = lambda: None
+        self, members: Sequence[Member], starter: ForkedRanks | ZygoteRanks, terminal: Terminal | None = None
     ) -> None:
         self.members = list(members)
+        self._starter = starter
         self._terminal = terminal
-        self._on_close = on_close
 
-    def send(self, task: bytes, segment: GroupSegment) -> None:
-        """Give every rank a task, and the memory of its world.
+    def are_alive(self) -> bool:
+        """Tell whether no rank has ended."""
+        return all(member.is_alive() for member in self.members)
+
+    def send(self, task: bytes, segment: GroupSegment, meeting: str, rendezvous: Rendezvous = NOWHERE) -> None:
+        """Give every rank a task, and say where its world meets.
 
         Raises:
             OSError: A rank is gone.
         """
         for member in self.members:
             member.files.clear()
-            member.line.notify("task", len(self.members), descriptor=segment.descriptor)
-            member.line.send(task)
+            placement = Placement(member.number, len(self.members), meeting, rendezvous)
+            member.connection.send(("task", placement, task), [segment.descriptor], timeout_s=_SEND_S)
 
-    def wait(self, segment: GroupSegment, *, timeout_s: float, grace_s: float) -> list[Ending]:
+    def wait(self, segment: GroupSegment, *, timeout_s: float) -> list[Ending]:
         """Wait until the task is done on every rank, or can't be.
 
         Raises:
             TaskInterrupted: Somebody has ended the test from outside.
         """
-        watch = TaskWatch(self.members, WatchedGroups(segment), self._terminal, grace_s)
         start = time.monotonic()
+        grace_s = read_settings().grace_s
+        watch = TaskWatch(self.members, segment, self._terminal, grace_s=grace_s, deadline=start + timeout_s)
         try:
-            return watch.run(start + timeout_s)
+            return watch.run(self._starter)
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as reason:  # pytest's own, such as the alarm of pytest-timeout
@@ -80,27 +88,30 @@ class Crew:
         finally:
             watch.close()
 
+    def wait_for_exit(self) -> list[Member]:
+        """Wait until ranks that have nothing more to do have ended; return those that had to be killed."""
+        deadline = time.monotonic() + EXIT_PATIENCE_S
+        self._hear_until(deadline)
+        stuck = [member for member in self.members if member.status is None]
+        self._kill()
+        return stuck
+
     def close(self) -> None:
         """End all ranks."""
-        for member in self.members:
-            member.signal(signal.SIGKILL)
+        self._kill()
         for member in self.members:
             member.close()
-        self._on_close()
+        self._starter.close()
 
+    def _kill(self) -> None:
+        for member in self.members:
+            member.kill()  # one that has ended may have left something behind
+        self._hear_until(None)
 
-def wait_for_exit(members: Sequence[Member]) -> list[Member]:
-    """Wait until ranks that have nothing more to do have ended; return those that had to be killed."""
-    stuck = []
-    deadline = time.monotonic() + EXIT_PATIENCE_S
-    for member in members:
-        if member.status is not None:
-            continue
-        selector = selectors.DefaultSelector()
-        selector.register(member.watch, selectors.EVENT_READ)
-        if not selector.select(max(0.0, deadline - time.monotonic())):
-            stuck.append(member)
-            member.signal(signal.SIGKILL)
-        selector.close()
-        member.reap()
-    return stuck
+    def _hear_until(self, deadline: float | None) -> None:
+        """Wait for the ends of all ranks."""
+        while any(member.status is None for member in self.members):
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not is_readable(self._starter.fileno(), left_s):
+                return
+            self._starter.read()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import selectors
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +9,8 @@ from typing import Any
 import pytest
 from _pytest.debugging import _enter_pdb, pytestPDB
 
+from phalanx.launch.connection import Connection
 from phalanx.launch.terminal import give_foreground
-from phalanx.testing.line import Line
 from phalanx.testing.member import Member
 
 
@@ -26,7 +24,7 @@ class Debugger:
             config.pluginmanager.unregister(invoked)
             config.pluginmanager.register(_UnlessOnRanks(invoked), "pdbinvoke")
 
-    def on_rank(self, item: Any, line: Line) -> Callable[[Any, Any], None] | None:
+    def on_rank(self, item: Any, connection: Connection) -> Callable[[Any, Any], None] | None:
         """Prepare a rank: `breakpoint()` works there, and with --pdb so does a failure.
 
         Returns:
@@ -38,7 +36,7 @@ class Debugger:
         def breakpointhook(*args: Any, **kwargs: Any) -> None:
             nonlocal has_terminal
             if not has_terminal:  # from now on, until the test ends
-                _ask_for_terminal(line, "breakpoint")
+                _ask_for_terminal(connection, "breakpoint")
                 has_terminal = True
             debugger._init_pdb("set_trace", *args, **kwargs).set_trace(sys._getframe().f_back)
 
@@ -47,7 +45,7 @@ class Debugger:
             return None
 
         def debug(failure: Any, report: Any) -> None:
-            if not has_terminal and not _ask_for_terminal(line, "post mortem"):
+            if not has_terminal and not _ask_for_terminal(connection, "post mortem"):
                 return  # another rank has failed before
             called: Any = pytest.CallInfo(None, failure, start=0.0, stop=0.0, duration=0.0, when="call", _ispytest=True)
             shown = pytest.TestReport.from_item_and_call(item, called)
@@ -59,7 +57,7 @@ class Debugger:
                 report.wants_exit = True
             finally:
                 if not has_terminal:
-                    line.notify("done")
+                    connection.send(("done",))
 
         return debug
 
@@ -69,23 +67,13 @@ class Debugger:
             self._capturing.suspend_global_capture(in_=True)
         writer = self._config.get_terminal_writer()
         writer.line()
-        writer.sep(">", f"rank {member.rank} has the terminal")
+        writer.sep(">", f"rank {member.number} has the terminal")
         writer.flush()
         give_foreground(member.pid)
-        member.line.notify("yours")
-
-    def wait(self, member: Member) -> None:
-        """Wait until the rank is done with it, or gone."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(member.watch, selectors.EVENT_READ)
-            selector.register(member.line.side, selectors.EVENT_READ)
-            selector.select()
-        if member.is_running():
-            member.line.receive_notice()
+        member.connection.send(("yours",))
 
     def take_back(self) -> None:
         """Use it for pytest's own output again."""
-        give_foreground(os.getpgrp())
         if self._capturing is not None:
             self._capturing.resume_global_capture()
 
@@ -94,9 +82,9 @@ class Debugger:
         return self._config.pluginmanager.getplugin("capturemanager")
 
 
-def _ask_for_terminal(line: Line, why: str) -> bool:
-    line.notify(why)
-    answer = line.receive_notice()
+def _ask_for_terminal(connection: Connection, why: str) -> bool:
+    connection.send((why,))
+    answer = connection.receive()
     return answer is not None and answer[0][0] == "yours"
 
 

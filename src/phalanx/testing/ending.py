@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.testing.rank_report import RankReport
+from phalanx.testing.rank_report import RankReport, Waiting
 
 _CLEAN = ("passed", "skipped", "xfailed", "rejected")
 
@@ -21,7 +21,8 @@ class Ending:
         is_late: It was ended because the time was up.
         was_ended: It was ended because another rank had failed.
         was_planned: Its loss is a fault that the test asked for.
-        doing: What it was doing when it was ended, as far as the journal or its stack tells.
+        doing: What it was doing when it was ended: the operation it waited in, or what its stack tells.
+        goes_on: Its thread could not be ended.
         stacks: Where its threads stood then.
         out: What it printed.
         err: And to standard error.
@@ -34,7 +35,8 @@ class Ending:
     is_late: bool = False
     was_ended: bool = False
     was_planned: bool = False
-    doing: str = ""
+    doing: Waiting | str = ""
+    goes_on: bool = False
     stacks: str = ""
     out: str = ""
     err: str = ""
@@ -47,7 +49,7 @@ class Ending:
 
     def is_consequence(self) -> bool:
         """Tell whether it failed only because another rank had."""
-        return self.was_ended or (self.report is not None and bool(self.report.waited_in))
+        return self.was_ended or (self.report is not None and self.report.waited_in is not None)
 
     def is_clean(self, *, also_failed: bool) -> bool:
         """Tell whether the rank can run another task; `also_failed` when it has only raised."""

@@ -1,14 +1,14 @@
-"""Trouble on purpose: a rank that dies, hangs, raises, is slow or sends wrong bits, at the operation you name.
+"""Inject faults: let a rank die, hang, raise, be late or send wrong bits, at the operation that you name.
 
     @pytest.mark.ranks(4)
     def test_training_goes_on_without_rank_1(group):
         faults.kill(rank=1, at=3)
         train(group)
 
-Every rank makes the same call; it takes effect on the rank it names. `at=3` is that rank's third operation from here
-on, `at="all_reduce"` its next all_reduce, `at=("broadcast", 2)` its second broadcast. Operations of all groups of
-phalanx count, also those that torch.distributed calls; operations of Gloo or NCCL don't. A rank that a fault has killed
-or stalled does not fail the test: whether it passes is for the others to say.
+Every rank makes the same call, and the fault takes effect on the rank that it names. `at=3` is that rank's third
+operation from here on, `at="all_reduce"` is its next all_reduce, and `at=("broadcast", 2)` is its second broadcast.
+Operations of all phalanx groups count, including those behind torch.distributed; operations of Gloo or NCCL do not. A
+rank that a fault killed or stalled does not fail the test: the other ranks decide whether it passes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ At = int | str | tuple[str, int]
 
 
 class RankLost(BaseException):
-    """Ends a rank that is a thread where a process would be killed. Not an Exception: tests must not catch it."""
+    """End a rank that is a thread, instead of killing a process. It is no Exception, so that tests do not catch it."""
 
 
 def kill(*, rank: int, at: At, signal_number: int = signal.SIGKILL) -> None:
@@ -66,7 +66,7 @@ def kill(*, rank: int, at: At, signal_number: int = signal.SIGKILL) -> None:
 
 
 def stall(*, rank: int, at: At, seconds: float | None = None) -> None:
-    """Let a rank hang before an operation: for good, or for some seconds. Its process stays alive.
+    """Let a rank hang before an operation, forever or for some seconds. Its process stays alive.
 
     Raises:
         UsageError: There is no such rank or operation.
@@ -101,7 +101,7 @@ def raise_(error: BaseException | type[BaseException], *, rank: int, at: At) -> 
 
 
 def corrupt(*, rank: int, at: At, bit: int = 0) -> None:
-    """Flip one bit of the first element that a rank gives to an operation, as a faulty memory or link would.
+    """Flip one bit of the first element of a rank's input to an operation.
 
     Raises:
         UsageError: There is no such rank or operation.
@@ -112,7 +112,7 @@ def corrupt(*, rank: int, at: At, bit: int = 0) -> None:
 
 
 class _Fault:
-    """One fault that waits for its operation. Called before every operation of its rank."""
+    """A fault that waits for its operation. The rank calls it before every operation."""
 
     def __init__(self, context: LaunchContext, operation: str | None, number: int, strike: Callable[..., Any]) -> None:
         self._context = context
@@ -124,7 +124,7 @@ class _Fault:
         self._at = f"{operation or 'operation'} {number}"
 
     def describe_unstruck(self) -> list[str]:
-        """Say which faults, this one and those armed before it, have not struck."""
+        """Name the operations of faults that have not taken effect: of this one and of earlier ones."""
         before = self._next.describe_unstruck() if isinstance(self._next, _Fault) else []
         return [*before, self._at] if self._left > 0 else before
 
@@ -143,14 +143,14 @@ class _Fault:
 def _arm(rank: int, at: At, strike: Callable[..., Any]) -> None:
     context = current_context()
     if context is None:
-        raise UsageError("faults are for ranks: arm them inside a test marked with @pytest.mark.ranks")
+        raise UsageError("faults work only on ranks: call them inside a test marked with @pytest.mark.ranks")
     operation, number = _read_at(at)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < context.size:
         raise UsageError(f"faults: rank {rank!r} is outside this world of {context.size}; give 0 to {context.size - 1}")
     if "engine" in context.own:
         raise UsageError(
-            f"faults strike in phalanx's own groups only; this test's group is over {context.own['engine']}, where "
-            f"they would do nothing"
+            f"faults work only in phalanx's own groups; this test's group uses {context.own['engine']}, where they "
+            f"have no effect"
         )
     if rank != context.rank:
         return
@@ -199,8 +199,8 @@ def _flip(name: str, args: Sequence[Any], bit: int) -> None:
     tensors = [tensor for value in args for tensor in (value if isinstance(value, (list, tuple)) else [value])]
     tensors = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.numel()]
     if not tensors:
-        raise UsageError(f"faults.corrupt: {name} was given no tensor to corrupt")
-    # These name their outputs first, and what this rank gives after them.
+        raise UsageError(f"faults.corrupt: {name} has no input tensor to corrupt")
+    # These operations take their outputs first, and their inputs last.
     given = tensors[-1] if name in _OUTPUTS_FIRST else tensors[0]
     first = given.detach()[(0,) * given.dim()]  # a view, whatever the strides are
     raw = first.clone().reshape(1).view(torch.uint8)
@@ -209,5 +209,5 @@ def _flip(name: str, args: Sequence[Any], bit: int) -> None:
 
 
 def unstruck(context: LaunchContext) -> list[str]:
-    """Name the operations that faults of a rank still wait for."""
+    """Name the operations of a rank's faults that have not taken effect."""
     return context.interceptor.describe_unstruck() if isinstance(context.interceptor, _Fault) else []

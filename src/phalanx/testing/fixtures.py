@@ -1,4 +1,4 @@
-"""The fixtures of a test on ranks. Those marked here as the ranks' own have a value on the ranks only."""
+"""The fixtures of a test on ranks. Those in RANKS_OWN have a value only on the ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from phalanx.errors import UsageError
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.testing.plan import Plan
 from phalanx.testing.real_gpus import gpu_of
+from phalanx.testing.session_plans import gpus_of, plan_of
 
 if TYPE_CHECKING:
     import torch
 
 
 def _no_ranks(fixture: str) -> UsageError:
-    return UsageError(f"fixture '{fixture}' needs ranks; mark the test with @pytest.mark.ranks(4), say")
+    return UsageError(f"fixture '{fixture}' needs ranks; mark the test, for example with @pytest.mark.ranks(4)")
 
 
 def _context(fixture: str) -> LaunchContext:
@@ -29,8 +30,6 @@ def _context(fixture: str) -> LaunchContext:
 
 
 def _plan(request: pytest.FixtureRequest, fixture: str) -> Plan:
-    from phalanx.testing.plugin import plan_of
-
     plan = plan_of(request.node)
     if plan is None:
         raise _no_ranks(fixture)
@@ -45,19 +44,19 @@ def rank() -> int:
 
 @pytest.fixture
 def world_size(request: pytest.FixtureRequest) -> int:
-    """How many ranks the test has; known everywhere, so fixtures that need only this run once."""
+    """The number of ranks of the test. Fixtures that use only this run once, in pytest's process."""
     return _plan(request, "world_size").num_ranks
 
 
 @pytest.fixture
 def ranks_kind(request: pytest.FixtureRequest) -> str:
-    """What the ranks of the test are: "process", "thread" or "pool"; known everywhere."""
+    """The kind of the ranks: "process", "thread" or "pool". Fixtures that use only this run once."""
     return _plan(request, "ranks_kind").kind
 
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The group of all ranks of the test, fresh for it."""
+    """A new group of all ranks of the test."""
     plan = _plan(request, "group")
     from phalanx.testing.rank_groups import open_group
 
@@ -66,7 +65,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def process_group(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """torch.distributed's default process group of all ranks: for code that calls `dist.all_reduce(...)`."""
+    """The default process group of torch.distributed, for code that calls `dist.all_reduce(...)`."""
     plan = _plan(request, "process_group")
     from phalanx.testing.rank_groups import open_process_group
 
@@ -75,17 +74,15 @@ def process_group(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """Where this rank's tensors belong."""
+    """The device of this rank: the CPU or a GPU."""
     plan = _plan(request, "device")
     import torch
 
     if plan.device == "cpu":
         return torch.device("cpu")
     number = _context("device").rank
-    if plan.gpus is None:  # it is the current one already, or will be when CUDA is first used
-        from phalanx.testing.plugin import runner_of
-
-        return torch.device("cuda", gpu_of(number, runner_of(request.node).gpus()))
+    if plan.gpus is None:  # it is already the current device, or becomes it when CUDA is first used
+        return torch.device("cuda", gpu_of(number, gpus_of(request.config)))
     chosen = torch.device("cuda", number % plan.gpus.num_devices)
     torch.cuda.set_device(chosen)
     return chosen
@@ -93,7 +90,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def rank_tmp_path(tmp_path: Path) -> Path:
-    """A folder of this rank's own, inside `tmp_path`, which all ranks share."""
+    """The rank's own folder inside `tmp_path`, which all ranks share."""
     folder = tmp_path / f"rank-{_context('rank_tmp_path').rank}"
     folder.mkdir(exist_ok=True)
     return folder
@@ -102,12 +99,10 @@ def rank_tmp_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def virtual_gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
     """The virtual GPUs of this process, set up before the test begins."""
-    from phalanx.testing.plugin import plan_of
-
     plan = plan_of(request.node)
     if plan is None or plan.gpus is None:
         raise UsageError(
-            "fixture 'virtual_gpus' is for tests that have virtual GPUs; "
+            "fixture 'virtual_gpus' needs a test that has virtual GPUs; "
             + ("name it as an argument" if plan is None else 'mark the test with @pytest.mark.ranks(4, gpus="virtual")')
         )
     _context("virtual_gpus")

@@ -1,6 +1,6 @@
 """The pytest plugin: `@pytest.mark.ranks(4)` runs a test on four ranks.
 
-Loading it imports no torch: sessions without such tests pay nothing.
+The plugin does not import torch until a test needs it.
 """
 
 from __future__ import annotations
@@ -25,40 +25,39 @@ from phalanx.testing.fixtures import (
     virtual_gpus,
     world_size,
 )
-from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_gpus_marker, read_marker
+from phalanx.testing.plan import BACKENDS, KINDS, Defaults, Plan, read_marker
 from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
 from phalanx.testing.ranks_shown import RanksShown, output_sections
 from phalanx.testing.real_gpus import keep_forkable
 from phalanx.testing.runner import Runner
+from phalanx.testing.session_plans import DEFAULTS, PLAN, plan_of
 from phalanx.testing.subtest_reports import log_subtests
 from phalanx.testing.verdict import Verdict
 
 __all__ = ["device", "group", "process_group", "rank", "rank_tmp_path", "ranks_kind", "virtual_gpus", "world_size"]
 
-_PLAN = "_ranks_plan"
-_PLANS = pytest.StashKey[list[Plan]]()
 _DEFERRED = pytest.StashKey[list[DeferredFixture]]()  # in the order of their set-up
 _VERDICT = pytest.StashKey[Verdict]()
 _RUNNER = pytest.StashKey[Runner]()
-# pytest's own fixtures that hold a stream or a patch of their process: every rank needs its own.
+# Fixtures of pytest that hold a stream or a patch of their process; every rank needs its own.
 _CAPTURING = ("capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys", "recwarn")
 _OF_WARM_RANKS = ("monkeypatch", "caplog", "record_property")
 
 
 class RanksWarning(pytest.PytestWarning):
-    """A test on ranks left something behind."""
+    """A test on ranks left a thread or a process behind, or a fault took no effect."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     options = parser.getgroup("ranks", "tests on several ranks (phalanx)")
-    options.addoption("--ranks-kind", choices=KINDS, help="run ranks as fresh processes, threads, or a warm pool")
-    options.addoption("--ranks-backend", choices=BACKENDS, help="engine of the fixtures group and process_group")
-    options.addoption("--ranks-timeout", type=float, metavar="SECONDS", help="how long a test on ranks may take")
+    options.addoption("--ranks-kind", choices=KINDS, help="run ranks as new processes, threads, or a pool of processes")
+    options.addoption("--ranks-backend", choices=BACKENDS, help="the backend of the fixtures group and process_group")
+    options.addoption("--ranks-timeout", type=float, metavar="SECONDS", help="time limit of a test on ranks")
     options.addoption(
         "--ranks-shadow",
         action="store_true",
-        help="fork ranks from a second pytest that has only collected the tests; always so once CUDA is initialised",
+        help="fork ranks from a second pytest that has only collected the tests; needed once CUDA is initialised",
     )
     parser.addini("ranks_kind", "default of --ranks-kind", default="process")
     parser.addini("ranks_backend", "default of --ranks-backend", default="phalanx")
@@ -67,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-    """Keep this process fit for forking ranks from, before any test module is imported."""
+    """Make sure that ranks can be forked from this process, before any test module is imported."""
     keep_forkable()
 
 
@@ -76,15 +75,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker, and read the defaults once."""
     config.addinivalue_line(
         "markers",
-        "ranks(n, *, kind, timeout, backend, device, gpus, races): run the test on n ranks, or on several numbers of "
-        "them: ranks([1, 2, 4]). kind: process (default), thread or pool; timeout: seconds, 60 unless said otherwise; "
+        "ranks(n, *, kind, timeout, backend, device, gpus, races): run the test on n ranks. ranks([1, 2, 4]) makes one "
+        "test for each number. kind: process (default), thread or pool; timeout: seconds (default 60); "
         'gpus: "virtual" for one virtual GPU per rank, or "virtual:4"; races: off, warn or raise',
     )
     config.addinivalue_line(
         "markers",
-        "virtual_gpus(n=4, *, races, timeout): run the test in a process of its own that has n virtual GPUs",
+        "virtual_gpus(n=4, *, races, timeout): run the test in a separate process with n virtual GPUs",
     )
-    config.stash[_RUNNER] = Runner(config, _read_defaults(config))
+    config.stash[DEFAULTS] = _read_defaults(config)
+    config.stash[_RUNNER] = Runner(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -107,30 +107,30 @@ def _read_defaults(config: pytest.Config) -> Defaults:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test per number of ranks and kind, when a marker names several."""
+    """Make one test for each number of ranks and each kind that a marker names."""
     marker = metafunc.definition.get_closest_marker("ranks")
     if marker is None:
         return
     try:
-        plans = read_marker(marker.args, marker.kwargs, metafunc.config.stash[_RUNNER].defaults)
+        plans = read_marker(marker.args, marker.kwargs, metafunc.config.stash[DEFAULTS])
     except UsageError:
-        return  # the test itself says so when it runs
+        return  # the test itself reports this error when it runs
     if len(plans) > 1:
         with_kind = len({plan.kind for plan in plans}) > 1
-        metafunc.fixturenames.append(_PLAN)
-        metafunc.parametrize(_PLAN, plans, ids=[plan.label(with_kind=with_kind) for plan in plans], indirect=True)
+        metafunc.fixturenames.append(PLAN)
+        metafunc.parametrize(PLAN, plans, ids=[plan.label(with_kind=with_kind) for plan in plans], indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Let fixtures of other plugins with the names of ours win, as those of a conftest do."""
+    """Let fixtures of other plugins override ours of the same name, as those of a conftest do."""
     manager: Any = session._fixturemanager
 
     def is_ours(definition: Any) -> bool:
         return getattr(definition.func, "__module__", "") == fixtures.__name__
 
     for name in __all__:
-        # pytest keeps them with the strongest last, since 9.2 by node with the strongest first.
+        # pytest keeps overriding fixtures last; since 9.2 it keeps them by node, and first.
         getattr(manager, "_arg2fixturedefs", {}).get(name, []).sort(key=is_ours, reverse=True)
         for definitions in getattr(manager, "_arg2node2fixturedefs", {}).get(name, {}).values():
             definitions.sort(key=is_ours)
@@ -142,51 +142,13 @@ def _ranks_plan(request: pytest.FixtureRequest) -> Any:
 
 
 def runner_of(item: Any) -> Runner:
-    """Return what runs the tests of this session."""
+    """Return the runner of this session."""
     runner: Runner = item.config.stash[_RUNNER]
     return runner
 
 
-def plan_of(item: Any) -> Plan | None:
-    """Return how a test runs on ranks; None when it does not.
-
-    Raises:
-        UsageError: Its marker makes no sense.
-    """
-    marker = item.get_closest_marker("ranks")
-    defaults = runner_of(item).defaults
-    own = item.get_closest_marker("virtual_gpus")
-    if marker is None:
-        if own is None:
-            return read_gpus_marker((), {}, defaults) if _asks_for_gpus(item) else None
-        return read_gpus_marker(own.args, own.kwargs, defaults)
-    if own is not None:
-        raise UsageError(
-            "@pytest.mark.virtual_gpus is for tests of one process; on ranks give the number with "
-            '@pytest.mark.ranks(2, gpus="virtual:4")'
-        )
-    callspec = getattr(item, "callspec", None)
-    if callspec is not None and _PLAN in callspec.params:
-        plan: Plan = callspec.params[_PLAN]
-        return plan
-    plans = read_marker(marker.args, marker.kwargs, defaults)
-    if len(plans) > 1:  # the mark came too late to make several tests of this one
-        raise UsageError(
-            "@pytest.mark.ranks with several numbers or kinds belongs on a function, class or module; on a parameter, "
-            "or added later, give one of each"
-        )
-    return plans[0]
-
-
-def _asks_for_gpus(item: Any) -> bool:
-    """Tell whether a test, or a fixture of it, names our fixture `virtual_gpus`, and not another of that name."""
-    info = getattr(item, "_fixtureinfo", None)
-    definitions = info.name2fixturedefs.get("virtual_gpus", ()) if info is not None else ()
-    return any(getattr(each.func, "__module__", "") == fixtures.__name__ for each in definitions[-1:])
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse what can't be run; after pytest has looked at skipif, before anything is set up."""
+    """Refuse a test that can't run; after pytest has evaluated skipif, and before anything is set up."""
     reason = _reason_against(item)
     if reason:
         pytest.fail(reason, pytrace=False)
@@ -294,7 +256,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     except UsageError as error:
         reason = str(error)
         if pyfuncitem.stash.get(_VERDICT, None) is not None:
-            raise  # an example of Hypothesis's raised it
+            raise  # an example of Hypothesis raised it
     if reason:
         pytest.fail(reason, pytrace=False)
     _keep(pyfuncitem, verdict)
@@ -322,9 +284,9 @@ def _run_examples(
 
 
 def _keep(item: pytest.Function, verdict: Verdict) -> None:
-    """Take over what the ranks brought home."""
+    """Add the ranks' sections, properties and warnings to the test."""
     item.stash[_VERDICT] = verdict
-    # Of several examples of Hypothesis's the last one counts.
+    # If there are several examples of Hypothesis, the last one counts.
     item._report_sections[:] = [section for section in item._report_sections if " of rank" not in section[0]]
     for stream, whose, text in output_sections(verdict.endings):
         item.add_report_section(whose, stream, text)
@@ -332,7 +294,7 @@ def _keep(item: pytest.Function, verdict: Verdict) -> None:
         if ending.report is not None:
             coverage_of_ranks.add(ending.report.coverage)
             item.user_properties += ending.report.properties
-    told = item.user_properties  # every rank says the same
+    told = item.user_properties  # ranks may record the same ones
     told[:] = [each for place, each in enumerate(told) if each not in told[:place]]
     _pass_on_warnings(verdict, item)
 
@@ -345,7 +307,7 @@ def _pass_on_warnings(verdict: Verdict, item: pytest.Item) -> None:
             if key not in seen:
                 seen.add(key)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("always")  # the rank's filters have let it through
+                    warnings.simplefilter("always")  # it has passed the filters of the rank
                     warnings.warn_explicit(found.text, found.category, found.filename, found.line)
         left = ending.report.left_behind if ending.report is not None else ()
         if left and verdict.outcome == "passed":

@@ -25,8 +25,7 @@ def open_group(plan: Plan) -> Iterator[Any]:
     if plan.backend == "phalanx" or is_served_by_phalanx(plan):
         group = connect()
         yield group
-        if not group.is_closed:
-            group.close()
+        group.close()
         return
     from phalanx.groups.torch_network import TorchGroup
 

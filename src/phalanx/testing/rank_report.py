@@ -8,16 +8,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from phalanx.diagnosis import formatting
 from phalanx.diagnosis.stacks import is_users
-from phalanx.errors import AbortedError, PeerError, PhalanxError
+from phalanx.errors import PhalanxError
+from phalanx.launch.exceptions import find_consequence, headline_of
 from phalanx.launch.sending import pack_exception
 
 # "rejected": Hypothesis shall try another example.
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "rejected"]
 
 
-# What Gloo says when another rank is gone.
-_LOST_CONNECTIONS = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
+@dataclass(frozen=True)
+class Waiting:
+    """The operation that a rank waits in, or waited in when another rank's failure ended it.
+
+    Attributes:
+        operation: Its name.
+        number: Its number; 0 where it has none, or came when the group was broken already.
+        location: File and line of the call, or where it was raised.
+        group: Its group; empty for the world.
+    """
+
+    operation: str
+    number: int = 0
+    location: str = ""
+    group: str = ""
+
+    def __str__(self) -> str:
+        number = f" #{self.number}" if self.number else ""
+        where = f", {formatting.place(self.location)}" if self.location else ""
+        group = f' of group "{self.group}"' if self.group else ""
+        return f"waiting in {self.operation}{number}{where}{group}"
 
 
 @dataclass
@@ -65,7 +86,7 @@ class RankReport:
     kind: str = ""
     place: str = ""
     shown: Any = None
-    waited_in: str = ""
+    waited_in: Waiting | None = None
     log: str = ""
     warnings: list[CaughtWarning] = field(default_factory=list)
     subtests: list[Any] = field(default_factory=list)
@@ -80,26 +101,22 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
-    try:
-        told = (str(error).strip().splitlines() or [""])[0]
-    except Exception:
-        told = "<its text can't be had>"
     return RankReport(
         outcome="failed",
         exception=pack_exception(error),
-        headline=f"{type(error).__name__}: {told}" if told else type(error).__name__,
+        headline=headline_of(error),
         kind=type(error).__name__,
         place=place,
         shown=shown if shown is not None else "".join(traceback.format_exception(error)),
-        waited_in=_interrupted_operation(error),
+        waited_in=_interrupted_operation(error, place),
     )
 
 
-def _interrupted_operation(error: BaseException) -> str:
-    if isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_CONNECTIONS):
-        return "an operation of Gloo's"
-    if not isinstance(error, (PeerError, AbortedError)):
-        return ""
-    assert isinstance(error, PhalanxError)
-    number = f" #{error.sequence}" if error.sequence else ""
-    return f"{error.operation or 'an operation'}{number}"
+def _interrupted_operation(error: BaseException, place: str) -> Waiting | None:
+    """Return the operation that another rank's failure ended; None when this rank failed by itself."""
+    cause = find_consequence(error)
+    if cause is None:
+        return None
+    if not isinstance(cause, PhalanxError):
+        return Waiting("an operation of Gloo's", location=place)
+    return Waiting(cause.operation or "an operation", cause.sequence or 0, place)

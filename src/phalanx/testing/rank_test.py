@@ -24,6 +24,7 @@ from phalanx.testing.rank_logging import RankLog, rank_logging
 from phalanx.testing.rank_report import CaughtWarning, RankReport, caught_warnings, report_failure
 from phalanx.testing.rank_subtests import RankSubtests
 from phalanx.testing.real_gpus import take_gpu
+from phalanx.testing.session_plans import gpus_of, plan_of
 from phalanx.testing.virtual_gpus import set_up_gpus
 
 # Python 3.11's parser counts its depth per process: threads that parse at the same time confuse it.
@@ -118,13 +119,11 @@ class RankTest:
             warnings.warn(pytest.PytestReturnNotNoneWarning(told), stacklevel=2)
 
     def _set_up_gpus(self) -> None:
-        from phalanx.testing.plugin import plan_of, runner_of
-
         plan, context = plan_of(self.item), current_context()
         assert plan is not None
         assert context is not None
         if plan.is_on_real_gpus:
-            take_gpu(context.rank, context.size, runner_of(self.item).gpus(), is_thread=self.is_thread)
+            take_gpu(context.rank, context.size, gpus_of(self.item.config), is_thread=self.is_thread)
         elif plan.gpus is not None and not self.is_thread:
             set_up_gpus(plan.gpus)
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.devices.gpu_shares import MemoryShare, check_shares, read_shares
-from phalanx.devices.real_gpus import count_device_files, find_gpus, memory_of, visible_gpus
 from phalanx.errors import UsageError
+from phalanx.real_gpus.discovery import count_device_files, find_gpus, memory_of, visible_gpus
+from phalanx.real_gpus.memory_shares import MemoryShare, check_shares, read_shares
 from phalanx.settings import gpu_memory, set_environment, set_environment_defaults
 
 _VARIABLE = "PHALANX_GPU_MEMORY"
@@ -88,12 +88,12 @@ def take_gpu(rank: int, num_ranks: int, gpus: RealGpus, *, is_thread: bool) -> N
 
             torch.cuda.set_device(index)
         return
-    from phalanx.devices.gpu_place import take_place
+    from phalanx.real_gpus.limits import use_gpu
 
     if gpus.count < num_ranks:
         # As under `phalanx run --gpus`: code that takes cuda:{LOCAL_RANK} finds its GPU.
         set_environment(LOCAL_RANK=str(index), PHALANX_LOCAL_RANK=str(rank))
-    take_place(index, _read_shares(gpus.count, num_ranks)[rank], is_current=True)
+    use_gpu(index, _read_shares(gpus.count, num_ranks)[rank], is_current=True)
 
 
 def _read_shares(num_gpus: int, num_ranks: int) -> Sequence[MemoryShare]:

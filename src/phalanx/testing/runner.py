@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pickle
 import warnings
@@ -11,23 +12,24 @@ from typing import Any
 
 import pytest
 
-from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.errors import UsageError
-from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
+from phalanx.launch.connection import Connection
+from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.zygote_client import NotForkableError, ZygoteClient
+from phalanx.real_gpus.discovery import has_opened_cuda
 from phalanx.testing.crew import Crew, TaskInterrupted
+from phalanx.testing.crew_starts import fork_crew, start_crew
 from phalanx.testing.debugger import Debugger
 from phalanx.testing.ending import Ending
 from phalanx.testing.examples import on_ranks, unpack
-from phalanx.testing.forked_ranks import fork_crew, run_forked
+from phalanx.testing.forked_ranks import run_forked
 from phalanx.testing.inherited import check_fixtures, has_initialised_cuda, wide_fixtures
-from phalanx.testing.line import Line
-from phalanx.testing.meetings import name_meeting
-from phalanx.testing.plan import Defaults, Plan
+from phalanx.testing.plan import Plan
 from phalanx.testing.rank_fixtures import DeferredFixture
 from phalanx.testing.rank_report import RankReport, caught_warnings
 from phalanx.testing.rank_test import RankTest
-from phalanx.testing.real_gpus import RealGpus, check_gpus, look_for_gpus
+from phalanx.testing.real_gpus import check_gpus
+from phalanx.testing.session_plans import gpus_of
 from phalanx.testing.shadow import serve_session, start_separate_ranks, start_shadow
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
@@ -36,19 +38,16 @@ from phalanx.testing.verdict import Verdict, judge
 from phalanx.testing.virtual_gpus import VirtualGpus, preload_gpus, set_up_gpus
 from phalanx.testing.warm_ranks import WarmRanks, serve
 from phalanx.testing.warm_task import adopt, make_task
-from phalanx.testing.zygote_ranks import start_crew
 
 
 class Runner:
     """What the plugin holds during a session."""
 
-    def __init__(self, config: pytest.Config, defaults: Defaults) -> None:
-        self.defaults = defaults
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._redirect = config.getoption("capture", "fd") != "no"
         self._debugger = Debugger(config)
         self._warm: dict[tuple[int, VirtualGpus | None, str], WarmRanks] = {}
-        self._gpus: RealGpus | None = None
         self._shadow: ZygoteClient | None = None
         self._can_fork_shadow = True  # until it turns out that the tests initialise CUDA when they are imported
 
@@ -63,20 +62,14 @@ class Runner:
                 'gpus="virtual" with kind="thread" needs a fork of pytest\'s own process, which can\'t be forked: it '
                 'has initialised CUDA, or --ranks-shadow is given. Use kind="process" or kind="pool"'
             )
-        if plan.is_on_real_gpus and self.gpus().count:
-            check_gpus(self.gpus(), plan.num_ranks, plan.backend)
+        if plan.is_on_real_gpus and gpus_of(self._config).count:
+            check_gpus(gpus_of(self._config), plan.num_ranks, plan.backend)
 
     def reason_to_skip(self, plan: Plan) -> str:
         """Say what this machine does not have that a test needs; empty when all is there."""
-        if not plan.is_on_real_gpus or self.gpus().count:
+        if not plan.is_on_real_gpus or gpus_of(self._config).count:
             return ""
-        return f'{self.gpus().absence}, and device="cuda" wants one; gpus="virtual" has the CPU play GPUs'
-
-    def gpus(self) -> RealGpus:
-        """Return the real GPUs of this machine, looked for once."""
-        if self._gpus is None:
-            self._gpus = look_for_gpus()
-        return self._gpus
+        return f'{gpus_of(self._config).absence}, and device="cuda" wants one; gpus="virtual" has the CPU play GPUs'
 
     def run(
         self, item: pytest.Function, plan: Plan, values: Mapping[str, Any], deferred: Sequence[DeferredFixture]
@@ -104,8 +97,8 @@ class Runner:
             self._shadow = None
 
     def _run_fresh(self, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]) -> list[Ending]:
-        def run(line: Line) -> RankReport:
-            return RankTest(item, values, deferred, debug=self._debugger.on_rank(item, line)).run()
+        def run(connection: Connection) -> RankReport:
+            return RankTest(item, values, deferred, debug=self._debugger.on_rank(item, connection)).run()
 
         check_fixtures(values, is_forked=True)
         if self.needs_shadow(plan):
@@ -170,27 +163,23 @@ class Runner:
         self._preload(item, plan)
         check_fixtures(values, is_forked=True)
 
-        def prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Rendezvous]:
-            example, meeting, rendezvous = pickle.loads(task)
-            return RankTest(item, values, deferred, inner=inner, example=unpack(example)).run, meeting, rendezvous
+        def prepare(task: bytes, _: Connection) -> Callable[[], RankReport]:
+            return RankTest(item, values, deferred, inner=inner, example=unpack(task)).run
 
         def start() -> Crew:
             if self.needs_shadow(plan):
                 return self._start_in_shadow(plan.num_ranks)
             return fork_crew(
-                lambda rank, line: serve(rank, line, prepare),
+                lambda _, connection: serve(connection, prepare),
                 plan.num_ranks,
                 redirect=self._redirect,
                 terminal=self._debugger,
             )
 
         def run(example: bytes) -> Verdict:
-            meeting = name_meeting()
-            with open_rendezvous() as rendezvous:
-                task: Any = (example, meeting, rendezvous)
-                if self.needs_shadow(plan):
-                    task = make_task(item, values, deferred, meeting, rendezvous, example)
-                return judge(ranks.run(pickle.dumps(task), timeout_s=plan.timeout_s), plan.timeout_s)
+            is_sent = self.needs_shadow(plan)
+            task = pickle.dumps(make_task(item, values, deferred, example)) if is_sent else example
+            return judge(ranks.run(task, timeout_s=plan.timeout_s), plan.timeout_s)
 
         def run_threads(example: bytes) -> Verdict:
             endings = self._run_threads(item, plan, values, deferred, inner=inner, example=unpack(example))
@@ -209,7 +198,7 @@ class Runner:
                 return self._start_in_shadow(plan.num_ranks)
             items = {each.nodeid: each for each in item.session.items}
             return fork_crew(
-                lambda rank, line: serve(rank, line, lambda task, line: self._prepare(items, task, line)),
+                lambda _, connection: serve(connection, functools.partial(self._prepare, items)),
                 plan.num_ranks,
                 redirect=self._redirect,
                 terminal=self._debugger,
@@ -226,18 +215,13 @@ class Runner:
     def _send(
         self, ranks: WarmRanks, item: Any, plan: Plan, values: Any, deferred: Sequence[DeferredFixture]
     ) -> list[Ending]:
-        with open_rendezvous() as rendezvous:
-            task = pickle.dumps(make_task(item, values, deferred, name_meeting(), rendezvous))
-            return ranks.run(task, timeout_s=plan.timeout_s)
+        return ranks.run(pickle.dumps(make_task(item, values, deferred)), timeout_s=plan.timeout_s)
 
-    def _prepare(
-        self, items: Mapping[str, Any], task: bytes, line: Line
-    ) -> tuple[Callable[[], RankReport], str, Rendezvous]:
+    def _prepare(self, items: Mapping[str, Any], task: bytes, connection: Connection) -> Callable[[], RankReport]:
         """On a warm rank: make a test of what was sent."""
-        sent = pickle.loads(task)
-        test = adopt(sent, items)
-        test.debug = self._debugger.on_rank(test.item, line)
-        return test.run, sent.meeting, sent.rendezvous
+        test = adopt(pickle.loads(task), items)
+        test.debug = self._debugger.on_rank(test.item, connection)
+        return test.run
 
     def needs_shadow(self, plan: Plan) -> bool:
         """Tell whether ranks must be forked from another process than this."""

@@ -7,28 +7,23 @@ never use a GPU. The shadow has the test modules, with their assertions rewritte
 from __future__ import annotations
 
 import atexit
-import base64
 import functools
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from phalanx.devices.real_gpus import has_opened_cuda
 from phalanx.launch import zygote
+from phalanx.launch.connection import Connection
 from phalanx.launch.rank_process import die_with_parent
-from phalanx.launch.rendezvous import Rendezvous
 from phalanx.launch.zygote_client import ZygoteClient
+from phalanx.real_gpus.discovery import has_opened_cuda
 from phalanx.testing.crew import Crew
-from phalanx.testing.line import Line
-from phalanx.testing.member import Member
-from phalanx.testing.rank_listener import Call, RankListener
-from phalanx.testing.rank_report import RankReport
-from phalanx.testing.terminal import Terminal
+from phalanx.testing.crew_starts import be_program, start_programs
+from phalanx.testing.task_watch import Terminal
 from phalanx.testing.warm_ranks import serve
 from phalanx.testing.warm_task import adopt
 
@@ -50,34 +45,11 @@ def start_separate_ranks(config: pytest.Config, num_ranks: int, *, redirect: boo
     Raises:
         InternalError: They did not start.
     """
-    with RankListener(num_ranks, redirect=redirect) as listener:
-        processes = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _PROGRAM,
-                    f"call:{base64.b64encode(pickle.dumps(call)).decode()}",
-                    *_arguments(config),
-                ],
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-            )
-            for call in listener.calls
-        ]
-        try:
-            lines = listener.accept()
-        except BaseException:
-            for process in processes:
-                process.kill()
-            raise
-    members = [
-        Member(rank, process.pid, os.pidfd_open(process.pid), lines[rank], listener.files[rank])
-        for rank, process in enumerate(processes)
-    ]
-    for process in processes:
-        process.returncode = 0  # the crew reaps it
-    return Crew(members, terminal)
+
+    def command(descriptors: str) -> list[str]:
+        return [sys.executable, "-c", _PROGRAM, f"rank:{int(redirect)}:{descriptors}", *_arguments(config)]
+
+    return start_programs(command, num_ranks, terminal)
 
 
 def _arguments(config: pytest.Config) -> list[str]:
@@ -86,16 +58,16 @@ def _arguments(config: pytest.Config) -> list[str]:
     return [*arguments, "-n0"] if config.pluginmanager.hasplugin("xdist") else arguments
 
 
-def main(place: str, arguments: Sequence[str]) -> None:
-    """Be the shadow, with a control socket for its place, or a rank by itself, with a call to make."""
+def main(role: str, arguments: Sequence[str]) -> None:
+    """Be the shadow, with the number of a control socket, or a rank by itself, with its descriptors."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     serve_tests: Callable[[], None]
-    if place.startswith("call:"):
-        call: Call = pickle.loads(base64.b64decode(place.removeprefix("call:")))
-        serve_tests = functools.partial(_serve_by_itself, call, os.getppid())
+    if role.startswith("rank:"):
+        _, redirect, descriptors = role.split(":")
+        serve_tests = functools.partial(_serve_by_itself, descriptors, redirect == "1", os.getppid())
     else:
-        serve_tests = functools.partial(zygote.main, int(place), is_forkable=lambda: not has_opened_cuda())
+        serve_tests = functools.partial(zygote.main, int(role), is_forkable=lambda: not has_opened_cuda())
     sys.exit(pytest.main(list(arguments), plugins=[_Shadow(serve_tests)]))
 
 
@@ -113,18 +85,13 @@ class _Shadow:
         return True
 
 
-def _serve_by_itself(call: Call, owner: int) -> None:
+def _serve_by_itself(descriptors: str, redirect: bool, owner: int) -> None:
     die_with_parent(owner)
     atexit._clear()
-    serve_session(call.rank, call.answer())
+    be_program(descriptors, serve_session, redirect=redirect)
     os._exit(0)
 
 
-def serve_session(rank: int, line: Line) -> None:
+def serve_session(connection: Connection) -> None:
     """Be a rank of the shadow."""
-    serve(rank, line, _prepare)
-
-
-def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Rendezvous]:
-    sent = pickle.loads(task)
-    return adopt(sent, _items).run, sent.meeting, sent.rendezvous
+    serve(connection, lambda task, _: adopt(pickle.loads(task), _items).run)

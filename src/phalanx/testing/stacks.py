@@ -6,15 +6,14 @@ import contextlib
 import faulthandler
 import linecache
 import os
-import re
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from phalanx.diagnosis import stacks
-from phalanx.diagnosis.stacks import STACK_SIGNAL, is_users, parse_frame
+from phalanx.diagnosis.stacks import STACK_SIGNAL, Frame, is_users, parse_frame, parse_stacks
 from phalanx.testing.output import OutputFiles
 
 # All threads at once, which may crash a process whose threads come and go: only for ranks that are ended anyway.
@@ -42,7 +41,7 @@ def answer_with_stacks(files: OutputFiles) -> None:
 
 
 def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, str]:
-    """Return the stacks of ranks, given their process ids and files."""
+    """Return what ranks write about their stacks, given their process ids and files."""
     for pid, _ in ranks.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, _LAST_WORDS_SIGNAL)
@@ -54,10 +53,10 @@ def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, st
         if all(now.values()) and now == sizes:
             break
         sizes = now
-    return {rank: show_stacks(files.read_stacks().splitlines()) for rank, (_, files) in ranks.items()}
+    return {rank: files.read_stacks() for rank, (_, files) in ranks.items()}
 
 
-def show_stacks(lines: Iterable[str]) -> str:
+def show_stacks(text: str) -> str:
     """Turn faulthandler's lines into tracebacks with source, the innermost call last, without the harness's frames."""
     shown: list[str] = []
     frames: list[str] = []
@@ -66,13 +65,13 @@ def show_stacks(lines: Iterable[str]) -> str:
         shown.extend(reversed(frames))
         frames.clear()
 
-    for line in lines:
+    for line in text.splitlines():
         found = parse_frame(line)
         if found is None:
             flush()
             if line.strip() and not line.startswith(("Extension modules:", "@")):
                 shown.append(line.replace("most recent call first", "innermost call last"))
-        elif not any(part in found.file for part in _HIDDEN):
+        elif not _is_hidden(found.file):
             source = linecache.getline(found.file, found.line).strip()
             text = f'  File "{found.file}", line {found.line}, in {found.function}'
             frames.append(f"{text}\n    {source}" if source else text)
@@ -80,15 +79,23 @@ def show_stacks(lines: Iterable[str]) -> str:
     return "\n".join(shown)
 
 
-def show_frame(frame: FrameType) -> str:
-    """Return the stack of a thread of this process, the innermost call last, without the harness's frames."""
-    found = [each for each in traceback.extract_stack(frame) if not any(part in each.filename for part in _HIDDEN)]
-    return "".join(traceback.format_list([each for each in found if not each.filename.endswith("/threading.py")]))
-
-
 def innermost_place(text: str) -> str:
-    """Return file and line of the innermost frame of the main thread that is the user's; empty when unknown."""
-    main = text.rpartition("Current thread")[2] or text
-    found = re.findall(r'File "(.*)", line (\d+), in', main)
-    own = [each for each in found if is_users(each[0])] or found
-    return "/".join(own[-1][0].split("/")[-2:]) + ":" + own[-1][1] if own else ""
+    """Return file and line of the innermost call of the main thread that is the user's; empty when unknown."""
+    return _place([frame for thread in parse_stacks(text) if thread.is_current for frame in thread.frames])
+
+
+def show_frame(frame: FrameType) -> tuple[str, str]:
+    """Return the stack of a thread of this process, as show_stacks() does, and its innermost place."""
+    calls = [call for call in traceback.extract_stack(frame) if not call.filename.endswith("/threading.py")]
+    shown = traceback.format_list([call for call in calls if not _is_hidden(call.filename)])
+    return "".join(shown), _place([Frame(call.filename, call.lineno or 0, call.name) for call in reversed(calls)])
+
+
+def _place(frames: Sequence[Frame]) -> str:
+    shown = [frame for frame in frames if not _is_hidden(frame.file)]
+    own = [frame for frame in shown if is_users(frame.file)] or shown
+    return str(own[0]).rpartition(" in ")[0] if own else ""
+
+
+def _is_hidden(file: str) -> bool:
+    return any(part in file for part in _HIDDEN)

@@ -1,226 +1,202 @@
-"""One task of a crew: who is still at it, who has failed, whom to free, whom to end, and when."""
+"""One task of a crew: who is still at it, who has failed, and what each was doing when it was ended."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pickle
-import selectors
 import signal
-import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.diagnosis import formatting
+from phalanx.engine import GroupSegment
+from phalanx.launch.rank import Starter
+from phalanx.launch.supervisor import Supervisor
+from phalanx.launch.terminal import TerminalTurns
+from phalanx.launch.world_watch import WorldWatch
+from phalanx.testing.activity import find_activity
 from phalanx.testing.ending import Ending
-from phalanx.testing.line import close_descriptor
 from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.stacks import ask_for_stacks, innermost_place, show_stacks
-from phalanx.testing.terminal import Terminal
-from phalanx.testing.watched_groups import WatchedGroups
 
 
-class TaskWatch:
-    """The ranks at their task. Whoever makes it closes it."""
+class Terminal(Protocol):
+    """Where ranks can be debugged, one at a time."""
+
+    def lend(self, member: Member) -> None:
+        """Let a rank have it."""
+
+    def take_back(self) -> None:
+        """Use it again."""
+
+
+class TaskWatch(Supervisor[Member]):
+    """The policy of a test: it takes each rank's report and returns one ending per rank. The creator closes it."""
+
+    after_failure = (None, signal.SIGKILL)
 
     def __init__(
         self,
         members: Sequence[Member],
-        watched_groups: WatchedGroups,
-        terminal: Terminal,
+        segment: GroupSegment,
+        terminal: Terminal | None,
+        *,
         grace_s: float,
+        deadline: float,
     ) -> None:
-        self._members = {member.rank: member for member in members}
-        self._watched_groups = watched_groups
+        super().__init__(members, WorldWatch(segment), grace_s=grace_s, deadline=deadline)
         self._terminal = terminal
-        self._owner: int | None = None  # the rank that has the terminal
-        self._was_debugged = False  # a rank has been looked at after its failure
-        self._wanting: list[int] = []  # ranks that stand at a breakpoint and wait for it
-        self._grace_s = grace_s
-        self._endings = {rank: Ending(rank) for rank in self._members}
-        self._open = set(self._members)  # ranks that have neither reported nor died
+        self._turns = TerminalTurns(self.pause, self._take_terminal_back)
+        self._failed_first: Member | None = None  # the rank that may be debugged after its failure, others parked
+        self._endings = {member.number: Ending(member.number) for member in members}
         self._stalled: set[int] = set()  # ranks that a fault holds up for good
-        self._num_ended = 0
-        self._free_at: float | None = None  # when ranks that did not notice a failure are ended
-        self._selector = selectors.DefaultSelector()
-        for member in members:
-            self._selector.register(member.line.side, selectors.EVENT_READ, (self._read_notices, member))
-            self._selector.register(member.line.channel, selectors.EVENT_READ, (self._take_report, member))
-            self._selector.register(member.watch, selectors.EVENT_READ, (self._see_end, member))
+        self._num_finished = 0
+        self._is_late = False
 
     def close(self) -> None:
         """Look no more."""
-        self._selector.close()
-        self._watched_groups.close()
+        self.loop.close()
+        self.watch.close()
 
-    def run(self, deadline: float) -> list[Ending]:
-        """Wait until every rank has ended, by itself or not."""
-        while self._open - self._stalled or (self._open and self._free_at is not None):
-            start, is_debugged = time.monotonic(), self._owner is not None
-            until = deadline if self._free_at is None else min(deadline, self._free_at)
-            for key, _ in self._selector.select(None if is_debugged else max(0.0, until - start)):
-                serve, member = key.data
-                deadline += serve(member) or 0.0
-            now = time.monotonic()
-            if is_debugged:
-                deadline += now - start  # a person takes the time
-            elif now >= deadline:
-                self._end_open(is_late=True)
-            elif self._free_at is not None and now >= self._free_at:
-                self._end_open(is_late=False)
-        self._end_stalled()
+    def run(self, starter: Starter) -> list[Ending]:
+        """Wait until every rank has reported or ended, by itself or not."""
+        for member in self.ranks:
+            member.begin_task()
+            self.loop.on(member.connection.fileno(), functools.partial(self._read_messages, member))
+        self.listen_to(starter)
+        while self._is_at_work():
+            self.turn()
+        self._end_now()
         return self._collect()
 
     def abandon(self) -> list[Ending]:
         """End what still runs."""
-        self._end_open(is_late=True)
+        self.on_deadline()
+        self._end_now()
         return self._collect()
 
+    def _is_at_work(self) -> bool:
+        waiting = [member for member in self.unfinished if member.number not in self._stalled]
+        return bool(waiting or (self.unfinished and self.shutdown.has_begun))
+
+    def _end_now(self) -> None:
+        """End ranks that nobody waits for."""
+        for member in self.unfinished:
+            member.send(signal.SIGKILL)
+        while self.unfinished:
+            self.turn()
+
     def _collect(self) -> list[Ending]:
-        for rank, ending in self._endings.items():
-            ending.out, ending.err = self._members[rank].files.read()
-        return [self._endings[rank] for rank in sorted(self._endings)]
+        for member in self.ranks:
+            ending = self._endings[member.number]
+            ending.out, ending.err = member.files.read()
+        return [self._endings[number] for number in sorted(self._endings)]
 
-    def _read_notices(self, member: Member) -> float:
-        """Take what a rank has to say besides; return for how long the clock stood still."""
-        spent = 0.0
-        while True:
-            try:
-                notice = member.line.receive_notice(block=False)
-            except BlockingIOError:
-                return spent
-            if notice is None:
-                self._forget(member.line.side)
-                return spent
-            what, descriptor = notice
-            if what[0] == "group" and descriptor is not None:
-                self._watched_groups.add(descriptor)
-            elif what[0] == "lost":
-                self._endings[member.rank].was_planned = True
-            elif what[0] == "stalled":
-                self._endings[member.rank].was_planned = True
-                self._stalled.add(member.rank)
-            elif what[0] == "gone?":
-                member.line.notify("gone", *self._gone())
-            elif what[0] == "breakpoint":
-                self._wanting.append(member.rank)
-                self._pass_terminal()
-            elif what[0] == "post mortem":
-                start = time.monotonic()
-                self._debug_failure(member)
-                spent += time.monotonic() - start
-            close_descriptor(descriptor)
+    def on_deadline(self) -> None:
+        """End the ranks that are late."""
+        self._is_late = True
+        self.end_ranks([signal.SIGKILL])
 
-    def _read_report(self, member: Member) -> bool:
-        """Take what has come of a report; return whether there may be more."""
-        try:
-            message = member.inbox.read(member.line.channel)
-        except BlockingIOError:
-            return False
-        except (EOFError, ConnectionError):
-            self._forget(member.line.channel)
-            return False
-        if message is None:
+    def before_signal(self, number: signal.Signals) -> None:
+        """Note where the ranks stand that are ended."""
+        stacks = ask_for_stacks({member.number: (member.pid, member.files) for member in self.unfinished})
+        self.watch.look(self.unfinished)
+        for member in self.unfinished:
+            ending = self._endings[member.number]
+            ending.stacks, place = show_stacks(stacks[member.number]), innermost_place(stacks[member.number])
+            ending.doing = find_activity(self.watch, member.pid) or (f"at {place}" if place else "")
+            ending.is_late, ending.was_ended = self._is_late, not self._is_late
+
+    def on_end(self, rank: Member) -> bool:
+        """Judge a rank by its report, else by its status."""
+        if self.loop.waits_for(rank.connection.fileno()):
+            self._read_messages(rank)  # what it said last was still under way
+        ending, status = self._endings[rank.number], rank.status or 0
+        if rank.is_finished:
+            if status > 0:
+                ending.status = status  # it crashed on its way out
             return True
-        self._read_notices(member)
-        report = _read(message)
-        self._end(member, report=report)
-        if report.outcome == "failed":
-            self._free_others(member.rank, report.headline)
+        is_ended_by_us = bool(rank.sent)
+        self._finish(rank, status=None if is_ended_by_us else rank.status)
+        if is_ended_by_us:
+            return False
+        self.declare_dead(rank)
+        ending.doing = find_activity(self.watch, rank.pid) or ""
+        ending.stacks = show_stacks(rank.files.read_stacks())
+        ending.was_planned = ending.was_planned or rank.may_end(status)
+        if not ending.was_planned:
+            self.fail(rank, formatting.death(status))
         return False
+
+    def _finish(self, member: Member, *, report: RankReport | None = None, status: int | None = None) -> None:
+        member.is_finished = True
+        self._num_finished += 1
+        ending = self._endings[member.number]
+        ending.report, ending.status, ending.when = report, status, self._num_finished
+        self._turns.end(member)
+
+    def _read_messages(self, member: Member) -> None:
+        try:
+            while (received := member.connection.receive_nowait()) is not None:
+                self._take(member, received[0])
+        except EOFError:
+            self.loop.off(member.connection.fileno())
+
+    def _take(self, member: Member, message: tuple[Any, ...]) -> None:
+        what = message[0]
+        if what == "report":
+            self._take_report(member, _read(message[1]))
+        elif what in ("lost", "stalled"):
+            self._endings[member.number].was_planned = True
+            self._stalled |= {member.number} if what == "stalled" else set()
+        elif what == "gone?":
+            with contextlib.suppress(OSError):  # it has died since
+                member.connection.send(("gone", *self._gone()))
+        elif what in ("breakpoint", "post mortem"):
+            self._debug(member, is_failure=what == "post mortem")
+        elif what == "done":
+            self._turns.end(member)
+
+    def _take_report(self, member: Member, report: RankReport) -> None:
+        if not member.is_finished and not member.sent:
+            self._finish(member, report=report)
+            if report.outcome == "failed":
+                self.fail(member, report.headline, is_consequence=report.waited_in is not None)
 
     def _gone(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the ranks that are dead, or as good as, and those that have reported."""
-        ended = self._endings.keys() - self._open
-        done = frozenset(rank for rank in ended if self._endings[rank].report is not None)
-        return frozenset(ended - done) | self._stalled, done
+        finished = {member.number for member in self.ranks if member.is_finished}
+        done = frozenset(number for number in finished if self._endings[number].report is not None)
+        return frozenset(finished - done) | self._stalled, done
 
-    def _pass_terminal(self) -> None:
-        """Let the next rank have the terminal. The others go on: it may step over an operation."""
-        if self._owner is None and self._wanting:
-            self._owner = self._wanting.pop(0)
-            self._terminal.lend(self._members[self._owner])
-
-    def _debug_failure(self, member: Member) -> None:
-        """Let the first rank that has failed have the terminal, and park the others meanwhile."""
-        if self._was_debugged:
-            member.line.notify("no")
+    def _debug(self, member: Member, *, is_failure: bool) -> None:
+        """Let a rank have the terminal when it is its turn: at a breakpoint, or if it is the first that has failed."""
+        if is_failure and self._failed_first is not None:
+            member.connection.send(("no",))
             return
-        self._was_debugged = True
-        self._signal_others(member.rank, signal.SIGSTOP)
-        self._terminal.lend(member)
-        self._terminal.wait(member)
-        self._terminal.take_back()
-        self._signal_others(member.rank, signal.SIGCONT)
+        if is_failure:
+            self._failed_first = member
+        self._turns.ask(member, functools.partial(self._lend_terminal, member))
 
-    def _take_report(self, member: Member) -> None:
-        self._read_report(member)
+    def _lend_terminal(self, member: Member) -> None:
+        if member is self._failed_first:  # at a breakpoint the others go on: it may step over an operation
+            self._signal_others(member, signal.SIGSTOP)
+        if self._terminal is not None:
+            self._terminal.lend(member)
 
-    def _see_end(self, member: Member) -> None:
-        self._forget(member.watch)
-        self._read_notices(member)
-        status = member.reap()
-        while member.rank in self._open and self._read_report(member):
-            pass  # what it said last was still under way
-        if member.rank in self._open:
-            self._watched_groups.declare_dead(member.pid, status or 0)
-            self._end(member, status=status)
-            ending = self._endings[member.rank]
-            ending.doing = self._watched_groups.doing(member.pid)
-            ending.stacks = show_stacks(member.files.read_stacks().splitlines())
-            ending.was_planned = ending.was_planned or member.may_end(status or 0)
-            if not ending.was_planned:
-                self._free_others(member.rank, formatting.death(status or 0))
-        elif (status or 0) > 0:
-            self._endings[member.rank].status = status  # it crashed on its way out
-
-    def _end(self, member: Member, *, report: RankReport | None = None, status: int | None = None) -> None:
-        self._open.discard(member.rank)
-        self._num_ended += 1
-        ending = self._endings[member.rank]
-        ending.report, ending.status, ending.when = report, status, self._num_ended
-        if member.rank == self._owner:
+    def _take_terminal_back(self) -> None:
+        if self._terminal is not None:
             self._terminal.take_back()
-            self._owner = None
-            self._pass_terminal()
+        if self._failed_first is not None and self._failed_first is self._turns.owner:
+            self._signal_others(self._failed_first, signal.SIGCONT)
+        self.resume()
 
-    def _free_others(self, rank: int, why: str) -> None:
-        """Let ranks that wait in an operation raise now; those that don't get a grace."""
-        self._watched_groups.fail(rank, self._members[rank].pid, why)
-        if self._free_at is None:
-            self._free_at = time.monotonic() + self._grace_s
-
-    def _end_open(self, *, is_late: bool) -> None:
-        ranks = sorted(self._open)
-        stacks = ask_for_stacks({rank: (self._members[rank].pid, self._members[rank].files) for rank in ranks})
-        for rank in ranks:
-            ending, member = self._endings[rank], self._members[rank]
-            ending.stacks = stacks[rank]
-            place = innermost_place(ending.stacks)
-            ending.doing = self._watched_groups.doing(member.pid) or (f"at {place}" if place else "")
-            ending.is_late, ending.was_ended = is_late, not is_late
-            member.signal(signal.SIGKILL)
-        for rank in ranks:
-            self._forget(self._members[rank].watch)
-            self._members[rank].reap()
-            self._end(self._members[rank])
-        self._free_at = None
-
-    def _end_stalled(self) -> None:
-        for rank in sorted(self._open):
-            self._members[rank].signal(signal.SIGKILL)
-            self._members[rank].reap()
-            self._end(self._members[rank])
-
-    def _signal_others(self, rank: int, number: int) -> None:
-        for other in self._open - {rank}:
-            self._members[other].signal(number)
-
-    def _is_registered(self, what: Any) -> bool:
-        return self._selector.get_map().get(what) is not None
-
-    def _forget(self, what: Any) -> None:
-        if self._is_registered(what):
-            self._selector.unregister(what)
+    def _signal_others(self, member: Member, number: int) -> None:
+        for other in self.unfinished:
+            if other is not member and other.process is not None:
+                other.process.signal(number)
 
 
 def _read(message: bytes) -> RankReport:

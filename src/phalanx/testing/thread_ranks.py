@@ -6,28 +6,25 @@ Threads can't be killed. One that does not return to Python when its time is up 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 
 from phalanx.engine import GroupSegment
-from phalanx.launch.context import set_thread_context
+from phalanx.launch.context import Placement, set_thread_context
 from phalanx.launch.rendezvous import Rendezvous
-from phalanx.launch.threads import RankCancelled
+from phalanx.launch.threads import RankCancelled, ThreadTeam
+from phalanx.launch.world import name_meeting, open_world
 from phalanx.settings import read_settings
+from phalanx.testing.activity import waiting_of
 from phalanx.testing.crew import TaskInterrupted
 from phalanx.testing.ending import Ending
 from phalanx.testing.faults import RankLost
-from phalanx.testing.forked_ranks import new_world
-from phalanx.testing.meetings import name_meeting
-from phalanx.testing.place import Place, die_in_groups, disarm_faults, leave_groups
 from phalanx.testing.rank_report import RankReport, report_failure
-from phalanx.testing.stacks import innermost_place, show_frame
+from phalanx.testing.stacks import show_frame
+from phalanx.testing.taking_part import die_in_groups, disarm_faults, leave_groups
 from phalanx.testing.thread_output import ThreadOutput
-from phalanx.testing.watched_groups import describe
 
 
 def run_threaded(
@@ -39,13 +36,15 @@ def run_threaded(
     rendezvous: Rendezvous,
 ) -> list[Ending]:
     """Run the task on that many threads and wait for their end."""
-    with new_world(num_ranks) as segment:
-        team = _Team(run, num_ranks, segment, name_meeting(), rendezvous)
-        with team.output.installed() if redirect else contextlib.nullcontext():
-            return team.run(timeout_s)
+    with open_world(num_ranks) as segment:
+        threads = _Threads(run, num_ranks, segment, name_meeting(), rendezvous)
+        with threads.output.installed() if redirect else contextlib.nullcontext():
+            return threads.run(timeout_s)
 
 
-class _Team:
+class _Threads:
+    """The ranks of one task."""
+
     def __init__(
         self,
         run: Callable[[ThreadOutput], RankReport],
@@ -55,58 +54,32 @@ class _Team:
         rendezvous: Rendezvous,
     ) -> None:
         self._run = run
-        self._num_ranks = num_ranks
         self._segment = segment
         self._meeting = meeting
         self._rendezvous = rendezvous
         self.output = ThreadOutput()
-        self._changed = threading.Condition()  # guards the endings and the number of ended
         self._endings = [Ending(rank) for rank in range(num_ranks)]
-        self._ended: list[int] = []
-        self._stalled: set[int] = set()  # ranks that a fault holds up for good
-        self._threads = [
-            threading.Thread(target=self._be_rank, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(num_ranks)
-        ]
+        self._team = ThreadTeam(num_ranks, segment, self._be_rank)
 
     def run(self, timeout_s: float) -> list[Ending]:
         start = time.monotonic()
-        for thread in self._threads:
-            thread.start()
         try:
-            self._wait(start + timeout_s)
+            is_late = self._team.run(timeout_s, read_settings().grace_s)
         except BaseException as reason:  # Ctrl-C, or an alarm such as pytest-timeout's
-            self._cancel([rank for rank in range(self._num_ranks) if rank not in self._ended], True)
+            self._cancel(self._team.unfinished(), True)
             if isinstance(reason, (Exception, KeyboardInterrupt, SystemExit)):
                 raise
             raise TaskInterrupted(self._endings, reason, time.monotonic() - start) from reason
+        late = self._team.unfinished()
+        if late:
+            self._cancel(late, is_late)
         for ending in self._endings:
             ending.out, ending.err = self.output.read(ending.rank)
         return self._endings
 
-    def _wait(self, deadline: float) -> None:
-        timeout_s = deadline - time.monotonic()
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_over() or self._has_failed(), timeout_s)
-            if self._has_failed() and not self._is_over():
-                grace_s = min(read_settings().grace_s, max(0.0, deadline - time.monotonic()))
-                self._changed.wait_for(self._is_over, grace_s)
-            is_late = time.monotonic() >= deadline and not self._has_failed()
-            late = [rank for rank in range(self._num_ranks) if rank not in self._ended]
-        if late:
-            self._cancel(late, is_late)
-        for thread in self._threads:
-            thread.join(0 if late else 1)
-
-    def _is_over(self) -> bool:
-        return len({*self._ended, *self._stalled}) == self._num_ranks
-
-    def _has_failed(self) -> bool:
-        return any(ending.report is not None and ending.report.outcome == "failed" for ending in self._endings)
-
-    def _be_rank(self, rank: int) -> None:
-        place = Place(rank, self._num_ranks, self._meeting, self._rendezvous)
-        context = place.context(self._segment.descriptor, is_thread=True)
+    def _be_rank(self, rank: int) -> bool:
+        placement = Placement(rank, len(self._endings), self._meeting, self._rendezvous)
+        context = placement.context(self._segment.descriptor, is_thread=True)
         context.tell = lambda what: self._plan_loss(rank, what)
         context.ask_gone = self._gone
         set_thread_context(context)
@@ -128,45 +101,37 @@ class _Team:
         finally:
             disarm_faults()
             set_thread_context(None)
-        with self._changed:
-            if rank not in self._ended:
-                self._ended.append(rank)
-                self._endings[rank].report, self._endings[rank].when = report, len(self._ended)
-                self._changed.notify_all()
+        with self._team.changed:
+            if rank not in self._team.finished:
+                self._endings[rank].report, self._endings[rank].when = report, len(self._team.finished) + 1
+        return report is None or report.outcome != "failed"
 
     def _gone(self) -> tuple[frozenset[int], frozenset[int]]:
-        with self._changed:
-            done = frozenset(rank for rank in self._ended if self._endings[rank].report is not None)
-            return frozenset({*self._ended, *self._stalled} - done), done
+        with self._team.changed:
+            finished = self._team.finished
+            done = frozenset(rank for rank in finished if self._endings[rank].report is not None)
+            return frozenset({*finished, *self._team.stalled} - done), done
 
     def _plan_loss(self, rank: int, what: str) -> None:
-        with self._changed:
+        with self._team.changed:
             self._endings[rank].was_planned = True
             if what == "stalled":
-                self._stalled.add(rank)
-                self._changed.notify_all()
+                self._team.stalled.add(rank)
+                self._team.changed.notify_all()
 
     def _cancel(self, ranks: list[int], is_late: bool) -> None:
-        """Note where late ranks stand, then have them raise as soon as they are back in Python."""
+        """Note where late ranks stand, then have them stop."""
         frames = sys._current_frames()
         rows = self._segment.snapshot()
-        with self._changed:
+        with self._team.changed:
             for rank in ranks:
-                ending, thread = self._endings[rank], self._threads[rank]
-                frame = frames.get(thread.ident or 0)
-                ending.stacks = show_frame(frame) if frame is not None else ""
-                place = innermost_place(ending.stacks)
-                ending.doing = describe(rows[rank]) or (f"at {place}" if place else "")
+                ending = self._endings[rank]
+                frame = frames.get(self._team.threads[rank].ident or 0)
+                ending.stacks, place = show_frame(frame) if frame is not None else ("", "")
+                ending.doing = waiting_of(rows[rank]) or (f"at {place}" if place else "")
                 ending.is_late, ending.was_ended = is_late, not is_late
-                self._ended.append(rank)
-                ending.when = len(self._ended)
-        self._segment.fail(-1, "the time of the test was up" if is_late else "another rank failed")
-        for rank in ranks:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._threads[rank].ident or 0), ctypes.py_object(RankCancelled)
-            )
-        deadline = time.monotonic() + read_settings().grace_s
-        for rank in ranks:
-            self._threads[rank].join(max(0.0, deadline - time.monotonic()))
-            if self._threads[rank].is_alive():
-                self._endings[rank].doing += "; its thread could not be ended and goes on"
+                self._team.finished.append(rank)
+                ending.when = len(self._team.finished)
+        why = "the time of the test was up" if is_late else "another rank failed"
+        for rank in self._team.cancel(ranks, why, read_settings().grace_s):
+            self._endings[rank].goes_on = True

@@ -7,13 +7,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.launch.connection import Connection
 from phalanx.settings import read_settings
 from phalanx.testing.ending import Ending
 from phalanx.testing.forked_ranks import run_forked
-from phalanx.testing.line import Line
-from phalanx.testing.place import packed
 from phalanx.testing.rank_report import RankReport
-from phalanx.testing.terminal import Terminal
+from phalanx.testing.taking_part import packed
+from phalanx.testing.task_watch import Terminal
 
 _TO_COME_HOME_S = 5.0
 
@@ -32,7 +32,7 @@ def run_apart(
         terminal: What ranks that are debugged share.
     """
 
-    def be_process(_: Line) -> RankReport:
+    def be_process(_: Connection) -> RankReport:
         num_properties = len(item.user_properties)
         endings = run()
         for ending in endings:

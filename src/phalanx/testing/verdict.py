@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phalanx.diagnosis import formatting
 from phalanx.errors import OperationTimeoutError, RankFailedError
 from phalanx.testing.ending import Ending
-from phalanx.testing.rank_report import RankReport
-
-_NUMBER = re.compile(r" #\d+")
+from phalanx.testing.rank_report import RankReport, Waiting
 
 
 @dataclass
@@ -103,9 +100,9 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         own = [ending for ending in failures if not ending.is_consequence()]
         own = own or [ending for ending in failures if ending.report is not None] or failures
         # Of ranks that are late, those that others wait for come first.
-        own.sort(key=lambda ending: (ending.is_late, ending.doing.startswith("waiting"), ending.when))
+        own.sort(key=lambda ending: (ending.is_late, isinstance(ending.doing, Waiting), ending.when))
         verdict.findings = _distinct(own, timeout_s)
-        verdict.bystanders = _numbered([(ending.rank, _doing(ending)) for ending in failures if ending not in own])
+        verdict.bystanders = _describe_bystanders([ending for ending in failures if ending not in own])
         verdict.bystanders += [
             (ending.rank, "lost to a fault that the test asked for") for ending in endings if ending.was_planned
         ]
@@ -138,10 +135,18 @@ def _rebuilt(report: RankReport) -> BaseException | None:
     return error if is_same else None
 
 
-def _numbered(bystanders: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Let a rank that came to an operation when it was broken already share the words of those who waited in it."""
-    full = {_NUMBER.sub("", text): text for _, text in bystanders if _NUMBER.search(text)}
-    return [(rank, full.get(text, text)) for rank, text in bystanders]
+def _describe_bystanders(endings: Sequence[Ending]) -> list[tuple[int, str]]:
+    """Say what ranks were doing. One that came to an operation when it was broken shares the words of those in it."""
+    doings = [ending.doing if ending.report is None else ending.report.waited_in for ending in endings]
+    full = {replace(doing, number=0): doing for doing in doings if isinstance(doing, Waiting) and doing.number}
+    told = [full.get(doing, doing) if isinstance(doing, Waiting) else doing for doing in doings]
+    return [
+        (ending.rank, f"{doing or 'running'}{_aftermath(ending)}") for ending, doing in zip(endings, told, strict=True)
+    ]
+
+
+def _aftermath(ending: Ending) -> str:
+    return "; its thread could not be ended and goes on" if ending.goes_on else ""
 
 
 def _divided(verdict: Verdict, outcome: str) -> Verdict:
@@ -163,7 +168,7 @@ def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Finding]:
         report = ending.report
         key: object = ("died", ending.status) if report is None or ending.status is not None else ""
         if ending.is_late:
-            key = ("late", ending.doing)
+            key = ("late", ending.doing, ending.goes_on)
         elif key == "" and report is not None:
             key = (report.kind, report.place)
         if key in found:
@@ -174,21 +179,13 @@ def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Finding]:
 
 
 def _title(ending: Ending, timeout_s: float) -> str:
+    doing = (f", {ending.doing}" if ending.doing else "") + _aftermath(ending)
     if ending.is_late:
-        doing = f", {ending.doing}" if ending.doing else ""
         return f"not done after {formatting.seconds(timeout_s)}{doing}"
     if ending.status is not None:
         when = " after the test had ended" if ending.report is not None else ""
-        doing = f", {ending.doing}" if ending.doing else ""
         return f"{formatting.death(ending.status)}{when}{doing}"
     if ending.report is None:
-        return f"ended, because another rank had failed{', ' + ending.doing if ending.doing else ''}"
+        return f"ended, because another rank had failed{doing}"
     place = f" ({os.path.basename(ending.report.place)})" if ending.report.place else ""
     return f"{ending.report.headline}{place}"
-
-
-def _doing(ending: Ending) -> str:
-    if ending.report is not None:
-        place = f", {formatting.place(ending.report.place)}" if ending.report.place else ""
-        return f"waiting in {ending.report.waited_in}{place}"
-    return ending.doing or "running"

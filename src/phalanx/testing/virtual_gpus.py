@@ -17,7 +17,7 @@ from phalanx.settings import MAX_VIRTUAL_DEVICES, RACES, Races, set_environment
 DEFAULT_NUM_GPUS = 4
 _SPEC = re.compile(r"virtual(?::([0-9]{1,6}))?")
 # What ranks would import, each for itself.
-_NEEDED = ("phalanx.devices.set_up", "phalanx.devices.cuda_face", "phalanx.stand_in")
+_NEEDED = ("phalanx.virtual_gpus.set_up", "phalanx.virtual_gpus.torch_cuda", "phalanx.stand_in")
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def preload_gpus(config: pytest.Config) -> None:
     """
     for name in _NEEDED:
         importlib.import_module(name)
-    from phalanx.devices.building import built_library
     from phalanx.errors import BuildError
+    from phalanx.virtual_gpus.building import built_library
 
     capturing = config.pluginmanager.getplugin("capturemanager")
     with nullcontext() if capturing is None else capturing.global_and_fixture_disabled():  # a build shows its progress
@@ -117,8 +117,8 @@ def set_up_gpus(gpus: VirtualGpus) -> None:
     set_environment(CUDA_VISIBLE_DEVICES="", PHALANX_VIRTUAL_GPUS=str(gpus.num_devices))
     if gpus.races is not None:
         set_environment(PHALANX_RACES=gpus.races)
-    from phalanx.devices.set_up import active, virtual_devices
     from phalanx.stand_in import stand_in_for
+    from phalanx.virtual_gpus.set_up import active, virtual_devices
 
     was_there = active() is not None
     virtual_devices(gpus.num_devices, face="cuda", races=gpus.races)

@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.engine import GroupSegment
-from phalanx.launch.rendezvous import Rendezvous
-from phalanx.settings import read_settings
+from phalanx.launch.connection import Connection
+from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
+from phalanx.launch.world import name_meeting, open_world
 from phalanx.testing.crew import Crew
 from phalanx.testing.ending import Ending
-from phalanx.testing.forked_ranks import new_world
-from phalanx.testing.line import Line, close_descriptor
-from phalanx.testing.place import Place, packed, take_part
 from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.taking_part import send_report, take_part
 
-# Turns what was sent into what to run, and says where: `prepare(task) -> (run, meeting, rendezvous)`.
-Prepare = Callable[[bytes, Line], tuple[Callable[[], RankReport], str, Rendezvous]]
+# Turns what was sent into what to run.
+Prepare = Callable[[bytes, Connection], Callable[[], RankReport]]
 
 
 class WarmRanks:
@@ -48,15 +47,15 @@ class WarmRanks:
 
     def run(self, task: bytes, *, timeout_s: float) -> list[Ending]:
         """Run a task on them, on new ones if the old ones are gone."""
-        with new_world(self._num_ranks) as segment:
+        with open_world(self._num_ranks) as segment, open_rendezvous() as rendezvous:
             if self._owner != os.getpid():  # a forked copy of this process: they are its parent's
                 self._crew, self._owner = None, os.getpid()
-            if self._crew is None or not all(member.is_running() for member in self._crew.members):
+            if self._crew is None or not self._crew.are_alive():
                 self.close()
                 self._crew = self._start()
             try:
-                self._send(task, segment)
-                endings = self._crew.wait(segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
+                self._send(task, segment, rendezvous)
+                endings = self._crew.wait(segment, timeout_s=timeout_s)
             except BaseException:
                 self.close()
                 raise
@@ -64,14 +63,15 @@ class WarmRanks:
             self.close()
         return endings
 
-    def _send(self, task: bytes, segment: GroupSegment) -> None:
+    def _send(self, task: bytes, segment: GroupSegment, rendezvous: Rendezvous) -> None:
         assert self._crew is not None
+        meeting = name_meeting()
         try:
-            self._crew.send(task, segment)
+            self._crew.send(task, segment, meeting, rendezvous)
         except OSError:  # one has died since the last task
             self.close()
             self._crew = self._start()
-            self._crew.send(task, segment)
+            self._crew.send(task, segment, meeting, rendezvous)
 
     def close(self) -> None:
         """End them."""
@@ -80,25 +80,20 @@ class WarmRanks:
             crew.close()
 
 
-def serve(rank: int, line: Line, prepare: Prepare) -> None:
+def serve(connection: Connection, prepare: Prepare) -> None:
     """Be a warm rank: run one task after the other until the crew hangs up."""
     streams = sys.stdout, sys.stderr
-    while True:
-        notice = line.receive_notice()
-        task = None if notice is None else line.receive()
-        if notice is None or task is None or notice[1] is None:
-            return
-        descriptor = notice[1]
+    while (received := connection.receive()) is not None:
+        (_, placement, task), (descriptor,) = received
         try:
-            run, meeting, rendezvous = prepare(task, line)
-            report = take_part(Place(rank, notice[0][1], meeting, rendezvous), descriptor, line, run)
+            report = take_part(placement, descriptor, connection, prepare(task, connection))
         except BaseException as error:
             traceback.print_exc()
             report = report_failure(error)
-        close_descriptor(descriptor)
+        os.close(descriptor)
         sys.stdout, sys.stderr = streams
         _clean_up(report)
-        line.send(packed(report))
+        send_report(report, connection)
 
 
 def _clean_up(report: RankReport) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.errors import UsageError
-from phalanx.launch.rendezvous import Rendezvous
 from phalanx.launch.sending import pack
 from phalanx.settings import copy_environment, replace_environment
 from phalanx.testing.examples import unpack
@@ -38,8 +37,6 @@ class WarmTask:
     path: list[str]
     random_state: Any
     torch_state: bytes | None
-    meeting: str
-    rendezvous: Rendezvous
     example: bytes | None  # of Hypothesis's
 
 
@@ -47,8 +44,6 @@ def make_task(
     item: Any,
     values: Mapping[str, Any],
     deferred: Sequence[DeferredFixture],
-    meeting: str,
-    rendezvous: Rendezvous,
     example: bytes | None = None,
 ) -> WarmTask:
     """Prepare a test for sending.
@@ -78,8 +73,6 @@ def make_task(
         path=list(sys.path),
         random_state=random.getstate(),
         torch_state=torch.get_rng_state().numpy().tobytes() if torch is not None and _has_numpy() else None,
-        meeting=meeting,
-        rendezvous=rendezvous,
         example=example,
     )
 

@@ -15,21 +15,19 @@ from typing import Any, Literal
 
 from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
+from phalanx.launch.connection import Connection
 from phalanx.launch.context import current_context
-from phalanx.launch.rendezvous import Rendezvous, open_rendezvous
+from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.sending import pack
 from phalanx.launch.zygote_client import shared_zygote
 from phalanx.testing.crew import Crew
+from phalanx.testing.crew_starts import start_crew
 from phalanx.testing.ending import Ending
-from phalanx.testing.line import Line
-from phalanx.testing.meetings import name_meeting
 from phalanx.testing.rank_report import RankReport, report_failure
-from phalanx.testing.terminal import NoTerminal
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.verdict import judge
 from phalanx.testing.warm_ranks import WarmRanks, serve
-from phalanx.testing.zygote_ranks import start_crew
 
 _DEFAULT_TIMEOUT_S = 600.0
 
@@ -67,12 +65,11 @@ class World:
         """
         if self.kind == "thread":
             return self._run_threads(function, args, kwargs)
-        with open_rendezvous() as rendezvous:
-            try:
-                task = pack((function, args, kwargs, name_meeting(), rendezvous))
-            except Exception as error:
-                raise UsageError(f"the function or its arguments can't be sent to the ranks: {error}") from error
-            endings = self._warm.run(task, timeout_s=self._timeout_s)
+        try:
+            task = pack((function, args, kwargs))
+        except Exception as error:
+            raise UsageError(f"the function or its arguments can't be sent to the ranks: {error}") from error
+        endings = self._warm.run(task, timeout_s=self._timeout_s)
         if self.kind == "process":
             self.close()
         _show_output(endings)
@@ -89,7 +86,7 @@ class World:
         self.close()
 
     def _start(self) -> Crew:
-        return start_crew(self.size, _serve, shared_zygote(), redirect=True, terminal=NoTerminal())
+        return start_crew(self.size, _serve, shared_zygote(), redirect=True)
 
     def _run_threads(self, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
         values: dict[int, Any] = {}
@@ -145,12 +142,12 @@ def ranks(
     return World(size, kind=kind, timeout_s=float(timeout_s))
 
 
-def _serve(rank: int, line: Line) -> None:
-    serve(rank, line, _prepare)
+def _serve(connection: Connection) -> None:
+    serve(connection, _prepare)
 
 
-def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Rendezvous]:
-    function, args, kwargs, meeting, rendezvous = pickle.loads(task)
+def _prepare(task: bytes, _: Connection) -> Callable[[], RankReport]:
+    function, args, kwargs = pickle.loads(task)
 
     def run() -> RankReport:
         try:
@@ -158,7 +155,7 @@ def _prepare(task: bytes, line: Line) -> tuple[Callable[[], RankReport], str, Re
         except BaseException as error:
             return report_failure(error)
 
-    return run, meeting, rendezvous
+    return run
 
 
 def _show_output(endings: list[Ending]) -> None:

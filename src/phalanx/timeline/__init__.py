@@ -1,7 +1,7 @@
-"""What ranks did when: traces, and pages that show them.
+"""Timelines: when each rank called which operation, as a trace and as a page.
 
-The engine writes raw files while ranks run. From there: raw_file reads one, spans joins all, waits finds who waited for
-whom, rows keeps overlapping calls apart; chrome_trace and page write the results.
+The engine writes one raw file per process while ranks run. `raw_file` reads a file, `spans` joins all of them, `waits`
+finds which rank waited for which, `rows` separates overlapping calls, and `chrome_trace` and `page` write the results.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a rank asked for: operation, element type, shape and size of one call."""
+"""One call of a rank: its operation, dtype, shape and size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The orders are the engine's: native/core/types.hpp.
+# In the order of the enums in native/core/types.hpp.
 OPERATIONS = ("none", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter",
               "all_to_all", "barrier", "send", "recv", "refused")  # fmt: skip
 DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
@@ -20,18 +20,18 @@ _MESSAGES = ("send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as its rank made it. Equal calls of one file are one object.
+    """One call as its rank made it. Equal calls in a file share one object.
 
     Attributes:
-        operation: Such as "all_reduce".
-        dtype: Such as "float32"; "" where there is nothing to move.
-        op: Such as "sum"; "" where nothing is reduced.
-        root: Rank in the group, or None where the operation has no root.
-        shape: At most the first six dimensions.
+        operation: The operation, such as "all_reduce".
+        dtype: The dtype, such as "float32"; "" if the operation moves no data.
+        op: The reduction, such as "sum"; "" if the operation does not reduce.
+        root: The rank of the root in the group, or None if the operation has no root.
+        shape: The first six dimensions at most.
         num_dims: How many dimensions there were.
-        size_bytes: What this rank contributes or gets: the tensor, or one rank's block of it.
+        size_bytes: The bytes that this rank contributes or receives: the tensor, or one rank's block of it.
         tag: Tag of a message, or None.
-        is_async: The caller went on and waited later.
+        is_async: Whether the call was made with async_op.
     """
 
     operation: str
@@ -51,16 +51,16 @@ class Call:
 
 
 def decode_call(what: int, count: int, size_bytes: int, flags: int, dims: tuple[int, ...]) -> Call:
-    """Take apart the words of a record.
+    """Decode the words of a record.
 
     Raises:
-        IndexError: The operation, element type or reduction is none of ours.
+        IndexError: The operation, dtype or reduction is unknown.
     """
     operation = OPERATIONS[what & 0xFF]
     dtype = DTYPES[what >> 8 & 0xFF]
     op = REDUCE_OPS[what >> 16 & 0xFF]
-    num_dims = what >> 24 & 0x7F  # the bit above: on a GPU
-    root = (what >> 32 ^ 1 << 31) - (1 << 31)  # 32 bits with a sign
+    num_dims = what >> 24 & 0x7F  # the bit above says that the tensor is on a GPU
+    root = (what >> 32 ^ 1 << 31) - (1 << 31)  # a signed number of 32 bits
     has_data = operation not in ("barrier", "none")
     return Call(
         operation=operation,

@@ -1,6 +1,6 @@
 """Write a timeline in the trace event format that chrome://tracing and Perfetto open.
 
-A rank is a process, a group a thread of it. Within a thread nothing overlaps, as the format demands.
+A rank is a process, and a group is a thread of it. Events of a thread do not overlap, because the format demands this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 
 def write_chrome_trace(timeline: Timeline, rows: Sequence[Row], file: TextIO) -> None:
-    """Write the JSON object format, one event a line."""
+    """Write the JSON object format, with one event per line."""
     encode = json.JSONEncoder(separators=(",", ":")).encode
     file.write('{"displayTimeUnit":"ns","otherData":' + encode(_facts(timeline)) + ',"traceEvents":[\n')
     lines = map(encode, _events(timeline, rows))
@@ -89,7 +89,7 @@ def _args(span: Span) -> Event:
 
 def _flow(span: Span, tid: int) -> Event:
     is_send = span.call.operation == "send"
-    # An arrow hangs on the span around its time stamp, so it must arrive before the very end.
+    # An arrow is attached to the span at its time stamp, so it must arrive before the span ends.
     at_ns = span.start_ns if is_send else max(span.start_ns, span.end_ns - 1)
     event = {"name": "message", "cat": "message", "ph": "s" if is_send else "f", "id": span.event,
              "pid": span.rank, "tid": tid, "ts": at_ns / 1000}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The spans as the page reads them: numbers in columns, packed; texts once each."""
+"""The spans in the form that the page reads: packed columns of numbers, and each text once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.timeline.calls import OPERATIONS
 from phalanx.timeline.rows import Row
 from phalanx.timeline.spans import Span, Timeline
 
-# In this order in the packed bytes. Eight-byte ones come first, so that each column starts where its type demands.
+# The order in the packed bytes. Columns of eight bytes come first, so that all columns are aligned.
 _COLUMNS = (("start", "d"), ("duration", "d"), ("waited", "d"), ("number", "d"), ("call", "I"), ("place", "I"),
             ("event", "I"), ("waitedFor", "i"), ("peer", "i"), ("unfinished", "I"))  # fmt: skip
 
@@ -20,7 +20,7 @@ _COLUMNS = (("start", "d"), ("duration", "d"), ("waited", "d"), ("number", "d"),
 def pack_columns(timeline: Timeline, rows: Sequence[Row]) -> tuple[dict[str, Any], str]:
     """Return the texts and the layout, for JSON, and the packed columns as base64.
 
-    Spans lie row after row, by start within a row.
+    Spans are ordered by row, and by start within a row.
     """
     spans = [span for row in rows for span in row.spans]
     calls, places = _Numbers(), _Numbers()
@@ -47,7 +47,7 @@ def pack_columns(timeline: Timeline, rows: Sequence[Row]) -> tuple[dict[str, Any
 
 
 class _Numbers:
-    """Numbers things in the order in which they are first seen, and keeps the first span that has each."""
+    """Numbers for values, in the order in which they are first seen, with the first span that has each value."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}

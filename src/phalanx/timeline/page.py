@@ -1,4 +1,4 @@
-"""Make the page that shows a timeline: one file that needs nothing else, and that no name in a program can change."""
+"""Make the page that shows a timeline: one file that loads nothing else and runs no code from names in a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.timeline import tables
 from phalanx.timeline.columns import pack_columns
 from phalanx.timeline.rows import Row
 from phalanx.timeline.spans import Timeline
-from phalanx.timeline.summary import tell_gaps
+from phalanx.timeline.summary import describe_gaps
 from phalanx.timeline.traffic import count_traffic
 
 _SCRIPTS = ("page_data.js", "page_view.js", "page_draw.js", "page_details.js", "page_input.js")
@@ -32,14 +32,14 @@ def make_page(timeline: Timeline, rows: Sequence[Row]) -> str:
         "columns": columns,
         "origin": tables.origin_html(timeline),
         "summary": tables.summary_html(timeline, traffic),
-        "gaps": tables.gaps_html(tell_gaps(timeline)),
+        "gaps": tables.gaps_html(describe_gaps(timeline)),
         "waits": tables.waits_html(timeline),
         "operations": tables.operations_html(timeline),
         "lines": tables.lines_html(timeline),
         "traffic": tables.traffic_html(timeline, traffic),
         "rules": tables.rules_html(),
     }
-    # In one pass: what is put in is never searched again, so a group may be called "{{script}}".
+    # One pass, so that inserted text is never searched: a group may be called "{{script}}".
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("page.html"))
 
 
@@ -48,6 +48,6 @@ def _read(name: str) -> str:
 
 
 def _json_in_html(value: object) -> str:
-    """Write JSON in which nothing can end the script element it stands in."""
+    """Write JSON that can't end the script element that contains it."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

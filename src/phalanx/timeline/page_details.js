@@ -18,7 +18,7 @@ function describe(data, span) {
   add("waited", waitedText(data, span), "strong");
   add("late", causedText(data, span, row.rank), "strong");
   add("async", isAsync ? "the program went on meanwhile" : "");
-  add("end", data.unfinished[span] ? "never came out of it" : "", "bad");
+  add("end", data.unfinished[span] ? "the call never returned" : "", "bad");
   return { title: `${name} #${data.number[span]}`, pairs };
 }
 

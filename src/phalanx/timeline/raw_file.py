@@ -1,6 +1,6 @@
-"""Read what one rank process recorded: a file of 128-byte records that the engine writes while ranks run.
+"""Read the file that one process recorded: 128-byte records that the engine writes while ranks run.
 
-The process may have been killed at any moment, so what is missing at the end is no error. What is there must be right.
+The process may have been killed at any moment, so a missing end is not an error. All records in the file must be valid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILE_NAME = re.compile(r"rank-(-?\d+)-(\d+)\.raw")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who recorded. `rank` is -1 where the process did not know its own."""
+    """Which process recorded. `rank` is -1 if the process did not know its rank."""
 
     pid: int
     rank: int
@@ -43,7 +43,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class RawGroup:
-    """A group as one of its ranks sees it. The nonce is the same on all of them."""
+    """A group as one of its ranks sees it. The nonce is the same on all its ranks."""
 
     nonce: bytes
     name: str
@@ -53,7 +53,7 @@ class RawGroup:
 
 @dataclass(frozen=True, slots=True)
 class RawSpan:
-    """One call of one rank. `end_ns` is 0 if the rank never came out of it; `peer` is a rank of the group, or -1."""
+    """One call of one rank. `end_ns` is 0 if the call never returned; `peer` is a rank of the group, or -1."""
 
     group: int
     number: int
@@ -71,11 +71,11 @@ class RawFile:
 
     Attributes:
         path: The file.
-        header: Who recorded.
+        header: Which process recorded.
         groups: By their index in this file.
         spans: In the order in which they ended.
-        is_cut: The file ends in the middle of a record.
-        is_empty: The process ended before it recorded who it is; the header is made from the file's name.
+        is_cut: Whether the file ends in the middle of a record.
+        is_empty: Whether the process ended before it wrote its header; then the header is made from the file's name.
     """
 
     path: Path
@@ -90,7 +90,7 @@ def read_raw_file(path: Path) -> RawFile:
     """Read one file.
 
     Raises:
-        UsageError: It can't be read, or is none that phalanx recorded.
+        UsageError: The file can't be read, or phalanx did not record it.
     """
     try:
         with open_plain_file(path) as file:
@@ -122,7 +122,7 @@ def _read_records(path: Path, records: Iterator[bytes]) -> RawFile:
 
 
 class _BadRecord(Exception):
-    """What is wrong with a record; never leaves this module."""
+    """What is wrong with a record; never raised outside this module."""
 
 
 def _damaged(path: Path, number: int, problem: str) -> UsageError:
@@ -157,7 +157,7 @@ def _text(padded: bytes) -> str:
 
 
 class _Reader:
-    """Takes records in their order; they refer to groups and locations that came before."""
+    """Reads records in order, because they refer to groups and locations that came before."""
 
     def __init__(self, raw: RawFile) -> None:
         self._raw = raw
@@ -174,7 +174,7 @@ class _Reader:
         """Take one record.
 
         Raises:
-            _BadRecord: It can't be one.
+            _BadRecord: The record is not valid.
         """
         if kind not in self._readers:
             raise _BadRecord(f"nothing is of kind {kind}")
@@ -206,7 +206,7 @@ class _Reader:
         self._raw.spans.append(RawSpan(group, number, start_ns, end_ns, call, place, peer, kind == MESSAGE))
 
     def _call(self, record: bytes, fields: tuple[int, ...]) -> Call:
-        # Programs make the same few calls over and over: decode each once.
+        # Programs repeat the same few calls, so decode each of them once.
         key = record[_WHAT] + record[_FLAGS_AND_SHAPE[0]] + record[_FLAGS_AND_SHAPE[1]] + record[:1]
         call = self._calls.get(key)
         if call is None:

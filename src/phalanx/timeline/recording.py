@@ -1,6 +1,7 @@
-"""The folder of a recording: who records into it at the moment, and what is left there from before.
+"""The folder of a recording: which ranks record into it, and what earlier recordings have left there.
 
-A folder is its own lock. Everybody who records holds it shared; whoever gets it alone is the first or the last.
+The folder itself is the lock. Every rank that records holds it shared; a rank that gets it exclusively is the first or
+the last one.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from phalanx.engine import TraceFile
 from phalanx.errors import PhalanxError
 from phalanx.timeline.write import Written, write_timeline
 
-LIMIT_BYTES = 1 << 30  # of one rank: eight million operations
+LIMIT_BYTES = 1 << 30  # for each rank: eight million operations
 _RAW_NAME = re.compile(r"rank-(-?\d+)-(?P<pid>\d+)\.raw")
 
 
 class Recording:
-    """One rank's part in a recording. Whoever makes it closes it.
+    """One rank's part in a recording. The code that makes it must close it.
 
     Args:
-        folder: Where to; made if it is not there.
-        rank: The rank's number in the world; -1 when it has none.
+        folder: The folder of the recording; it is made if necessary.
+        rank: The rank's number in the world; -1 if it has none.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
-        """Begin.
+        """Begin to record.
 
         Raises:
             PhalanxError: The folder can't be written to.
@@ -44,21 +45,21 @@ class Recording:
         except OSError as error:
             raise PhalanxError(
                 f"trace: {folder} can't be written to: {error.strerror}\n"
-                f"  do       give another folder, or make room: a rank needs 1 MiB to begin with"
+                f"  do       use another folder, or free some space: each rank needs at least 1 MiB"
             ) from error
 
     def _path(self) -> Path:
-        """Return a free name: the same rank may record twice."""
+        """Return the path of this rank's file, and remove an older file there."""
         path = self.folder / f"rank-{self.rank}-{os.getpid()}.raw"
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         return path
 
     def close(self, *, is_drawn: bool) -> Written | None:
-        """End it. Whoever is the last draws the timeline, if it shall be drawn here.
+        """Stop recording. The last rank writes the timeline if `is_drawn`.
 
         Raises:
-            PhalanxError: It can't be written.
+            PhalanxError: The timeline can't be written.
         """
         self.file.close()
         try:
@@ -70,7 +71,7 @@ class Recording:
 
 
 def clear_old_recordings(folder: Path, lock: int) -> None:
-    """Remove what processes that are gone have left in a folder, if nobody records there now."""
+    """Remove the files of processes that have ended, if no rank is recording into the folder."""
     if not _try_alone(lock):
         return
     for path in folder.glob("rank-*.raw"):

@@ -1,4 +1,4 @@
-"""Give every span a row in which nothing overlaps: one per rank and group, more where async calls overlap."""
+"""Put spans into rows without overlaps: one row per rank and group, and more if async calls overlap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phalanx.timeline.spans import Group, Span, Timeline
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """Spans of one rank in one group, by start, none overlapping."""
+    """Spans of one rank in one group, ordered by start, without overlaps."""
 
     rank: int
     group: Group
@@ -22,16 +22,16 @@ def make_rows(timeline: Timeline) -> list[Row]:
     order = {group: index for index, group in enumerate(timeline.groups)}
     rows: dict[tuple[int, Group], list[Row]] = {}
     for span in timeline.spans:
-        lanes = rows.setdefault((span.rank, span.group), [])
-        _lane(lanes, span).spans.append(span)
+        of_group = rows.setdefault((span.rank, span.group), [])
+        _free_row(of_group, span).spans.append(span)
     ordered = sorted(rows.items(), key=lambda item: (item[0][0], order[item[0][1]]))
-    return [row for _, lanes in ordered for row in lanes]
+    return [row for _, of_group in ordered for row in of_group]
 
 
-def _lane(lanes: list[Row], span: Span) -> Row:
-    for row in lanes:
+def _free_row(of_group: list[Row], span: Span) -> Row:
+    for row in of_group:
         if row.spans[-1].end_ns <= span.start_ns:
             return row
-    label = span.group.label if not lanes else f"{span.group.label} ({len(lanes) + 1})"
-    lanes.append(Row(span.rank, span.group, label))
-    return lanes[-1]
+    label = span.group.label if not of_group else f"{span.group.label} ({len(of_group) + 1})"
+    of_group.append(Row(span.rank, span.group, label))
+    return of_group[-1]

@@ -1,4 +1,4 @@
-"""The calls of all ranks on one clock: what each did, in which group, since when."""
+"""The calls of all ranks on one clock."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Span:
 
     Attributes:
         rank: World rank.
-        group: Where it was called.
+        group: The group of the call.
         group_rank: The caller's rank in the group.
         number: Running number of the operation in its group.
         start_ns: Since the first call of all.
-        end_ns: Since the first call of all. The end of the recording if the rank never came out of it.
-        call: What was asked for.
+        end_ns: Since the first call of all. If the call never returned, the end of the recording.
+        call: The operation and its arguments.
         place: Source line, or "".
-        peer: Rank in the group at the other end of a message; -1 if there is none or nobody knows.
-        is_finished: Whether the rank came out of it.
-        waited_ns: How much of it, from its start, was waiting for a rank that had not come.
-        waited_for: World rank that was waited for longest, or None.
-        event: Index of what it is a part of: spans of one collective, or of one message, have the same.
+        peer: Rank in the group at the other end of a message; -1 if there is none or it is unknown.
+        is_finished: Whether the call returned.
+        waited_ns: How long it waited, from its start, for a rank that had not made its call.
+        waited_for: World rank that it waited for longest, or None.
+        event: A number that all spans of one collective, or of one message, have in common.
     """
 
     rank: int
@@ -68,7 +68,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One file: a process that recorded as this rank."""
+    """A process that recorded as this rank; it has one file."""
 
     rank: int
     pid: int
@@ -84,12 +84,12 @@ class Timeline:
     """What all ranks did.
 
     Attributes:
-        processes: Who recorded, in rank order.
+        processes: The processes that recorded, in rank order.
         groups: In the order in which they were first seen.
         spans: By rank, then by start.
-        start_unix_ns: When the first call started, by the calendar.
+        start_unix_ns: When the first call started, as a Unix time.
         duration_ns: From the first start to the last end.
-        clocks_differ: The files come from machines or boots whose times can't be compared.
+        clocks_differ: Whether the files come from machines or boots whose times can't be compared.
     """
 
     processes: list[Process]
@@ -122,7 +122,7 @@ def read_spans(folder: Path) -> Timeline:
 
 
 def join(files: Sequence[RawFile]) -> Timeline:
-    """Put what several processes recorded on one clock."""
+    """Put the recordings of several processes on one clock."""
     ranks = _number_ranks(files)
     ordered = sorted(zip(files, ranks, strict=True), key=lambda pair: (pair[1], pair[0].header.pid))
     groups = _join_groups(ordered)
@@ -151,7 +151,7 @@ def _process(raw: RawFile, rank: int) -> Process:
 
 
 def _number_ranks(files: Iterable[RawFile]) -> list[int]:
-    """Give every file its world rank; those that don't know theirs get free numbers, by their rank in a group."""
+    """Give every file its world rank; files without one get free numbers, ordered by their rank in a group."""
     files = list(files)
     taken = {raw.header.rank for raw in files}
     free = (number for number in range(len(files)) if number not in taken)
@@ -167,7 +167,7 @@ def _number_ranks(files: Iterable[RawFile]) -> list[int]:
 
 
 def _world_rank(raw: RawFile, rank: int, group: RawGroup) -> int:
-    """Say which rank speaks: the process's, or the group's own number where ranks are threads of one process."""
+    """Return the world rank of a span: that of its process, or its rank in the group if ranks are threads."""
     has_threads = sum(other.nonce == group.nonce for other in raw.groups.values()) > 1
     return group.rank if has_threads else rank
 

@@ -1,4 +1,4 @@
-"""The numbers of a timeline: who waits most and for whom, where time and bytes go, what is missing."""
+"""The figures of a timeline: which rank waits most and for which, time and bytes by operation, and what is missing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from phalanx.timeline.spans import Process, Span, Timeline
 
 @dataclass(frozen=True, slots=True)
 class RankWaits:
-    """How long one rank waited, and for whom most.
+    """How long one rank waited, and for which rank most.
 
     Attributes:
-        rank: Who waited.
-        waited_ns: In all; moments in which it waited in several calls count once.
-        async_ns: Part of it in which only async calls waited: the program may have gone on.
-        share: Of the whole recording.
-        for_rank: For whom it waited longest, or None.
-        for_rank_share: How much of its waiting was for that rank.
+        rank: The rank that waited.
+        waited_ns: Its total waiting time; moments in which it waited in several calls count once.
+        async_ns: The part of it in which only async calls waited, so the program may have computed.
+        share: Its share of the whole recording.
+        for_rank: The rank that it waited for longest, or None.
+        for_rank_share: The share of its waiting that was for that rank.
     """
 
     rank: int
@@ -33,7 +33,7 @@ class RankWaits:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls that have something in common, over all ranks: the operation, or the source line."""
+    """The sum over all calls, on all ranks, with the same operation or the same source line."""
 
     name: str
     num_calls: int
@@ -76,7 +76,7 @@ def _union_ns(spans: Iterable[Span]) -> int:
 
 
 def tally(timeline: Timeline, name_of: Callable[[Span], str]) -> list[Tally]:
-    """Sum up calls by a name, the longest first; those with an empty name are left out."""
+    """Sum up calls by a name, the longest first, without those whose name is empty."""
     spans: dict[str, list[Span]] = defaultdict(list)
     for span in timeline.spans:
         spans[name_of(span)].append(span)
@@ -94,8 +94,8 @@ def tally(timeline: Timeline, name_of: Callable[[Span], str]) -> list[Tally]:
     return sorted(tallies, key=lambda tally: (-tally.total_ns, tally.name))
 
 
-def tell_gaps(timeline: Timeline) -> list[str]:
-    """Say in words what the recording lacks: ranks that were killed, disks that were full, files that are not there."""
+def describe_gaps(timeline: Timeline) -> list[str]:
+    """Describe what the recording lacks, because a rank was killed, a disk was full, or a file is missing."""
     gaps = [text for process in timeline.processes for text in _gaps_of(process)]
     unfinished: dict[int, list[Span]] = defaultdict(list)
     for span in timeline.spans:
@@ -106,11 +106,11 @@ def tell_gaps(timeline: Timeline) -> list[str]:
         absent = group.num_ranks - len(group.members)
         if absent:
             lacking = [rank for rank in range(group.num_ranks) if rank not in group.members]
-            gaps.append(f'Of group "{group.label}", {rank_list(lacking)} of {group.num_ranks} left no recording.')
+            text = f'Group "{group.label}" has {group.num_ranks} ranks. '
+            gaps.append(f"{text}There is no recording of {rank_list(lacking)}.")
     num_lost = _num_lost(timeline)
     if num_lost:
-        sent = units.count(num_lost, "message")
-        gaps.append(f"{sent} sent without a receive in this recording.")
+        gaps.append(f"This recording has no receive for {units.count(num_lost, 'sent message')}.")
     if timeline.clocks_differ:
         gaps.append("The files come from different machines or boots: times of different ranks can't be compared.")
     return gaps
@@ -121,7 +121,7 @@ def _gaps_of(process: Process) -> list[str]:
     if process.is_empty:
         return [f"{who} recorded nothing: it ended before its first call."]
     if process.is_truncated:
-        return [f"{who} could not write all it did, because the disk was full: the rest of it is missing."]
+        return [f"{who} could not record everything, because the disk was full: its later calls are missing."]
     if process.is_cut:
         return [f"The file of rank {process.rank}, {process.file_name}, ends in the middle of a record."]
     return []
@@ -130,9 +130,9 @@ def _gaps_of(process: Process) -> list[str]:
 def _never_left(spans: Sequence[Span]) -> str:
     span = spans[0]
     where = f", {span.place}" if span.place else ""
-    more = f" and of {units.count(len(spans) - 1, 'other call')}" if len(spans) > 1 else ""
+    more = f" and from {units.count(len(spans) - 1, 'other call')}" if len(spans) > 1 else ""
     call = f'{span.call.operation} #{span.number} of group "{span.group.label}"{where}{more}'
-    return f"Rank {span.rank} never came out of {call}: it was killed, or still ran when the recording ended."
+    return f"Rank {span.rank} never returned from {call}: it was killed, or still ran when the recording ended."
 
 
 def _num_lost(timeline: Timeline) -> int:

@@ -1,4 +1,4 @@
-"""The parts of the page that are text: summary, tables, heat map. Everything that a program named is escaped."""
+"""The text of the page: summary, tables and heat map. Names that come from programs are escaped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from phalanx.byte_sizes import format_size
 from phalanx.timeline import units
 from phalanx.timeline.spans import Timeline
 from phalanx.timeline.summary import RankWaits, Tally, count_waits, rank_list, tally
@@ -24,7 +25,7 @@ def summary_html(timeline: Timeline, traffic: Matrix) -> str:
         ("Ranks", f"{len(timeline.ranks)}", units.count(len(timeline.groups), "group")),
         ("Duration", units.duration(timeline.duration_ns), "first start to last end"),
         ("Operations", f"{num_events:,}", f"{units.count(len(timeline.spans), 'call')} on all ranks"),
-        ("Traffic", units.size(sum(traffic.values())), "between ranks, at least"),
+        ("Traffic", format_size(sum(traffic.values())), "between ranks, at least"),
         ("Waiting", f"{waited:.0%}", "of a rank's time, on average"),
     ]  # fmt: skip
     return "".join(
@@ -44,14 +45,14 @@ def origin_html(timeline: Timeline) -> str:
 def gaps_html(gaps: Sequence[str]) -> str:
     """Say how complete the recording is."""
     if not gaps:
-        return '<p class="complete">Complete: every rank recorded all it did.</p>'
+        return '<p class="complete">The recording is complete: every rank recorded all its calls.</p>'
     items = "".join(f"<li>{escape(gap)}</li>" for gap in gaps)
-    return f'<div class="gaps" role="note"><strong>Not complete</strong><ul>{items}</ul></div>'
+    return f'<div class="gaps" role="note"><strong>The recording is not complete</strong><ul>{items}</ul></div>'
 
 
 def waits_html(timeline: Timeline) -> str:
-    """Show who waits most, and for whom."""
-    heads = ["Rank", "Waited", "Share of the run", "Most for"]
+    """Show which ranks wait most, and for which rank."""
+    heads = ["Rank", "Waited", "Share of the run", "Mostly for"]
     waits = count_waits(timeline)
     rows = [_waits_row(rank) for rank in waits]
     if any(rank.async_ns for rank in waits):
@@ -94,7 +95,7 @@ def lines_html(timeline: Timeline) -> str:
 def _numbers(one: Tally, whole_ns: int) -> list[str]:
     return [
         f"{one.num_calls:,}",
-        units.size(one.size_bytes),
+        format_size(one.size_bytes),
         units.duration(one.total_ns),
         _bar(one.total_ns / whole_ns if whole_ns else 0),
         f"{one.waited_ns / one.total_ns:.0%}" if one.total_ns else "",
@@ -130,7 +131,7 @@ def _heat(source: int, destination: int, size_bytes: float, most: float) -> str:
     heat = size_bytes / most if most else 0
     hot = ' class="hot"' if heat > 0.88 else ""
     title = f"rank {source} to rank {destination}: {size_bytes:,.0f} bytes"
-    text = units.size(size_bytes) if size_bytes else "0"
+    text = format_size(size_bytes) if size_bytes else "0"
     return f'<td{hot} style="--heat: {heat:.3f}" title="{title}">{text}</td>'
 
 

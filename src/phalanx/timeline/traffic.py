@@ -1,4 +1,4 @@
-"""How many bytes each rank must get from each other, whatever way the engine takes.
+"""How many bytes each rank must get from each other rank at the least, whichever algorithm the engine uses.
 
 For collectives this is the least that any algorithm must move between a pair of n ranks, B being the `size_bytes` of
 a call: the tensor in all_reduce, reduce and broadcast, all that a rank sends in all_to_all, one rank's block in others.
@@ -23,12 +23,12 @@ RULES = (
 )
 
 Matrix = dict[tuple[int, int], float]
-# Of equal collectives one is worked out and the result multiplied: group, operation, root, bytes by rank.
+# Equal collectives are computed once and multiplied. The key is group, operation, root and bytes by rank.
 _Kind = tuple[Group, str, "int | None", tuple[tuple[int, int], ...]]
 
 
 def count_traffic(timeline: Timeline) -> Matrix:
-    """Sum up bytes by (from, to), both world ranks. Calls that nobody came out of moved nothing."""
+    """Sum up bytes by (from, to), both world ranks. Calls that never returned on any rank count as 0."""
     matrix: Matrix = defaultdict(float)
     events: dict[int, list[Span]] = defaultdict(list)
     for span in timeline.spans:

@@ -1,13 +1,13 @@
-"""Find the spans that belong together, who came last, and how long each rank waited for it.
+"""Find the spans that belong together, the rank that called last, and how long each rank waited for it.
 
-A rank can't have waited for one that came after it had left. So it waited for the last that came before its own end:
-from its own start to that rank's start. Those that don't need everybody wait only for whom they need:
+A call waits from its own start until the last rank that it needs has made its call. Ranks that called only after it had
+ended do not count. Not every call needs all ranks:
 
 - broadcast, scatter, gather: ranks other than the root wait for the root only;
 - recv and send wait for the other end of the message.
 
-Where a rank that is needed never came at all, the others waited for it until their own end; so did who never came out
-of a message that has no other end.
+If a rank that is needed never made the call, the others waited for it until their own calls ended. The same holds for a
+message without another end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_waits(timeline: Timeline) -> None:
             for group_rank, rank in group.members.items()
             if len(spans) < group.num_ranks
             and rank not in incomplete
-            # One that recorded a later one just began to record later.
+            # A rank that recorded a later operation only began to record later.
             and last_numbers.get((group, group_rank), -1) < number
         ]
         for span in spans:
@@ -50,7 +50,7 @@ def find_waits(timeline: Timeline) -> None:
 
 
 def match_messages(spans: Sequence[Span]) -> list[list[Span]]:
-    """Pair the k-th send of one rank to another, with one tag, with the k-th receive; what is left over stays alone."""
+    """Pair the k-th send of one rank to another, with one tag, with the k-th receive; the others stay unmatched."""
     Way = tuple[Group, int, int, int | None]
     sends: dict[Way, list[Span]] = defaultdict(list)
     receives: dict[Way, list[Span]] = defaultdict(list)

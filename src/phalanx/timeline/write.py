@@ -14,19 +14,19 @@ from phalanx.timeline.chrome_trace import write_chrome_trace
 from phalanx.timeline.page import make_page
 from phalanx.timeline.rows import make_rows
 from phalanx.timeline.spans import read_spans
-from phalanx.timeline.summary import tell_gaps
+from phalanx.timeline.summary import describe_gaps
 from phalanx.timeline.waits import find_waits
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was made.
+    """The files that were written.
 
     Attributes:
         page: The page to open in a browser.
         trace: The same for chrome://tracing and Perfetto.
-        num_spans: Calls of all ranks.
-        warnings: What the recording lacks, one sentence each.
+        num_spans: The number of calls on all ranks.
+        warnings: Sentences that say what the recording lacks.
     """
 
     page: Path
@@ -38,7 +38,7 @@ class Written:
 def write_timeline(folder: Path, *, keep_raw: bool = True) -> Written:
     """Read the raw files of a folder and write `trace.json` and `timeline.html` beside them.
 
-    Both appear whole or not at all. Without `keep_raw` the raw files go once both are there.
+    Each file is written completely or not at all. Without `keep_raw`, the raw files are removed when both are written.
 
     Raises:
         UsageError: There are no raw files, or one is damaged.
@@ -54,11 +54,11 @@ def write_timeline(folder: Path, *, keep_raw: bool = True) -> Written:
     if not keep_raw:
         for process in timeline.processes:
             (folder / process.file_name).unlink(missing_ok=True)
-    return Written(page, trace, len(timeline.spans), tuple(tell_gaps(timeline)))
+    return Written(page, trace, len(timeline.spans), tuple(describe_gaps(timeline)))
 
 
 def _write_whole(path: Path, write: Callable[[TextIO], object]) -> None:
-    """Write beside it and rename, so that nobody ever sees half a file."""
+    """Write a temporary file and rename it, so that nobody sees an incomplete file."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with beside.open("x", encoding="utf-8") as file:
@@ -66,8 +66,8 @@ def _write_whole(path: Path, write: Callable[[TextIO], object]) -> None:
         beside.replace(path)
     except OSError as error:
         raise PhalanxError(
-            f"{path} can't be written: {error.strerror}. The raw files in {path.parent} are kept"
-            f"\n  do       make room or give a folder that can be written, then: phalanx timeline {path.parent}"
+            f"{path} can't be written: {error.strerror}. The raw files in {path.parent} still exist"
+            f"\n  do       free some space or use another folder, then run: phalanx timeline {path.parent}"
         ) from error
     finally:
         with suppress(OSError):

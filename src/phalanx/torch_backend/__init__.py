@@ -2,3 +2,5 @@
 
 Only this package knows torch's internals (`torch._C`, `distributed_c10d`).
 """
+
+NAME = "phalanx"

@@ -6,14 +6,12 @@ nothing. Keep it small: every `import torch` in an environment with phalanx pays
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from phalanx import settings
-
-NAME = "phalanx"
+from phalanx import patches, settings
+from phalanx.torch_backend import NAME
 
 
 def register() -> None:
@@ -24,16 +22,26 @@ def register() -> None:
     if not dist.is_available() or NAME.upper() in dist.Backend._plugins:
         return
     # A string instead of a list would register the devices "c", "p" and "u".
-    # NCCL stays what torch takes for GPUs when it is not told. Virtual ones are added when they are set up.
+    # NCCL stays torch's default for real GPUs. Virtual ones are added when they are set up.
     devices = ["cpu"] if torch.version.cuda is None else ["cpu", "cuda"]
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
+    why = 'init_process_group("phalanx") works without an import'
+    register_backend(NAME, _create, devices, "torch is imported", why)
     _serve_env_rendezvous()
+
+
+def register_backend(name: str, create: Callable[..., Any], devices: list[str], when: str, why: str) -> None:
+    """Register a backend by torch's own function, and note that."""
+    import torch.distributed as dist
+
+    dist.Backend.register_backend(name, create, extended_api=True, devices=devices)
+    registration = patches.Patches(when, undo="never: torch has no function that removes a backend")
+    registration.note(f"torch.distributed.Backend.{name.upper()}", _nothing, why)
 
 
 def _serve_env_rendezvous() -> None:
     """Let init_method env:// find the store of a launcher of phalanx's; torch has no call to replace a method."""
-    handlers: dict[str, Any] = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
-    torchs_own: Callable[..., Iterator[Any]] = handlers["env"]
+    handlers = "torch.distributed.rendezvous._rendezvous_handlers"
+    torchs_own: Callable[..., Iterator[Any]] = patches.find(handlers)["env"]
 
     def meet(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
         if settings.private_store() is None:
@@ -42,7 +50,8 @@ def _serve_env_rendezvous() -> None:
 
         return meet_through_environment(url, timeout)
 
-    handlers["env"] = meet
+    why = "init_method env:// finds the store of phalanx's launcher"
+    patches.Patches("torch is imported").set_item(handlers, "env", meet, why)
 
 
 def register_for_dist2() -> None:
@@ -51,6 +60,10 @@ def register_for_dist2() -> None:
 
     if NAME not in _dist2._BACKENDS:
         _dist2.register_backend(NAME, _create_for_dist2)
+
+
+def _nothing() -> None:
+    """Undo nothing."""
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -20,7 +20,7 @@ _OPS: dict[int, ReduceOp] = {
 }
 _PREMUL_SUM = int(_TORCH_OPS.PREMUL_SUM)
 _SHORT_FORMS = (dist.ReduceOp, _TORCH_OPS)
-# Asking an object for an attribute that it has not got costs a microsecond.
+# Asking an object for an attribute that it does not have costs a microsecond.
 _WITH_OP = {
     native.AllreduceOptions,
     native.AllreduceCoalescedOptions,

@@ -1,4 +1,4 @@
-"""The thread that tells futures or the profiler when an operation is over.
+"""The thread that completes futures, or the events of the profiler, when an operation is over.
 
 It waits for operations in the order in which they were handed over, with the interpreter's lock released. It is stopped
 before the interpreter ends: a thread inside torch at that moment aborts the process.
@@ -40,15 +40,15 @@ class Completer:
         self._queue: _Queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def when_done(self, work: Work, tell: Callable[[], object]) -> None:
-        """Call `tell` on this thread after the operation has ended, well or not."""
+    def when_done(self, work: Work, act: Callable[[], object]) -> None:
+        """Call `act` on this thread after the operation has ended, well or not."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
                 _stop_at_exit(self)
-            self._queue.put((work, tell))
+            self._queue.put((work, act))
 
     def stop(self) -> None:
         """End the thread after what it has been given; operations must be over or aborted by then."""
@@ -73,31 +73,31 @@ def is_completing() -> bool:
 def _run(entries: _Queue) -> None:
     _here.is_completing = True
     while (entry := entries.get()) is not None:
-        work, tell = entry
+        work, act = entry
         try:
-            with contextlib.suppress(PhalanxError):  # `tell` looks at how it ended
+            with contextlib.suppress(PhalanxError):  # `act` looks at how it ended
                 work.wait()
         except Exception:
             _log.exception("an operation ended in an unexpected way")
         try:
-            tell()
+            act()
         except Exception:
-            _log.exception("the end of an operation could not be told")
-        del work, tell, entry
+            _log.exception("what follows an operation failed")
+        del work, act, entry
 
 
-_living: weakref.WeakSet[Completer] = weakref.WeakSet()
+_running: weakref.WeakSet[Completer] = weakref.WeakSet()
 
 
 def _stop_at_exit(completer: Completer) -> None:
-    if not _living:
+    if not _running:
         atexit.unregister(_stop_all)
         atexit.register(_stop_all)
-    _living.add(completer)
+    _running.add(completer)
 
 
 def _stop_all() -> None:
     if has_failed():
         return  # the rank's process ends without ceremony: its peers must not take it for one that left in good order
-    for completer in list(_living):
+    for completer in list(_running):
         completer.cancel_and_stop()

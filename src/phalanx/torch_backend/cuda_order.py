@@ -1,10 +1,10 @@
 """Collectives between the streams of real CUDA devices.
 
-The engine puts an operation behind the caller's current stream itself, and calls it done when its data is complete on
-the device. So whoever has waited for it on the host may use the data on any stream, and nothing else needs an order.
+The engine itself runs an operation after the work on the caller's current stream. An operation has ended when its data
+is complete on the device. So after a wait on the host, the program may use the data on any stream.
 
-Nor does anybody have to call record_stream(): the engine holds the tensors of an operation until it is done, and then
-no stream but the program's own is at work on their memory. torch may give it to others at once.
+No call of record_stream() is necessary: the engine holds the tensors of an operation until it has ended, and does not
+use their memory after that.
 """
 
 from __future__ import annotations
@@ -12,53 +12,48 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from phalanx.groups.pending import PendingOperations
-from phalanx.groups.stream_order import PendingOperation, order_of, orders
-from phalanx.torch_backend.pending_futures import pending_futures
+from phalanx.groups.stream_order import PendingOperation, StreamOrder, order_of, orders
+from phalanx.patches import Patches
+from phalanx.torch_backend.future import pending_futures
 
-# What torch.cuda.synchronize and torch.accelerator.synchronize call, whoever has imported them.
-_SYNCHRONIZING = ("_cuda_synchronize", "_accelerator_synchronizeDevice")
+# The functions behind torch.cuda.synchronize and torch.accelerator.synchronize.
+_SYNCHRONIZING = ("torch._C._cuda_synchronize", "torch._C._accelerator_synchronizeDevice")
 
 
-class CudaStreamOrder(PendingOperations):
+class CudaStreamOrder(StreamOrder):
     """The order of this process's GPUs. Threads may share it."""
 
     runs_at_once = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_joined = False
-
-    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, operation: str, lane: int) -> object:
-        """Return no ticket: the engine sees to the streams."""
-        return None
-
-    def wait(self, ticket: object) -> None:
-        """Do nothing: the data is there for every stream."""
+        self._patches = Patches("the first asynchronous operation on a real GPU starts")
 
     def finish_stream(self) -> None:
-        """Block until the current stream is done; a process that has not used CUDA is not made to."""
+        """Block until the current stream is done; do nothing in a process that has not used CUDA."""
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
 
     def started(self, operation: PendingOperation, *, owner: object) -> None:
-        """Note an operation under way. From the first one on, torch.cuda.synchronize() waits for such too."""
-        if not self._is_joined:
-            self._is_joined = True
-            for name in filter(torch._C.__dict__.__contains__, _SYNCHRONIZING):
-                setattr(torch._C, name, self._joined(getattr(torch._C, name)))
+        """Add a running operation. From the first one on, torch.cuda.synchronize() also waits for operations."""
+        if not self._patches:
+            self.join_synchronize()
         super().started(operation, owner=owner)
 
-    def _joined(self, synchronize: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the end of a device's work that of its collectives as well, as it is with NCCL's.
+    def join_synchronize(self) -> None:
+        """Make torch.cuda.synchronize() wait for running operations."""
+        for path in _SYNCHRONIZING:
+            self._patches.wrap([path], self._joined, "synchronizing waits for collectives too, as with NCCL")
 
-        Streams and events are left alone: there NCCL's collectives have to be waited for too.
+    def _joined(self, synchronize: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function that synchronizes a device, so that it also waits for collectives, as with NCCL.
+
+        Streams and events are not changed: with NCCL, synchronizing them does not wait for collectives either.
         """
 
         @functools.wraps(synchronize)
@@ -73,7 +68,7 @@ class CudaStreamOrder(PendingOperations):
 
 
 def serve_cuda() -> None:
-    """Have groups serve tensors of real GPUs, if this torch can have some. Virtual ones keep the name they have."""
+    """Make groups serve tensors of real GPUs, if this torch supports them and virtual GPUs do not have their name."""
     if torch.version.cuda is None or order_of("cuda") is not None:
         return
     order = CudaStreamOrder()

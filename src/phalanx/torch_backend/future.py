@@ -1,8 +1,17 @@
-"""Futures of tensors that DDP's C++ reducer, its hooks and Python callers all accept."""
+"""Futures of tensors that DDP's C++ reducer, its hooks and Python callers all accept.
+
+C++ code gets a future that is completed later. So does Python code that asks for the future of a GPU's collective. Its
+callbacks run on the thread that completes futures, and may start collectives of their own. All ranks have to start
+their collectives in the same order, whatever takes how long. So a thread of the program has at most one such future at
+a time. When it starts a collective, or asks for the next future, it lets the callbacks of the first one run before.
+Thus a communication hook of DDP has one bucket on the way while the backward pass goes on to the next one.
+"""
 
 from __future__ import annotations
 
-import sys
+import logging
+import os
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,7 +19,86 @@ import torch
 
 from phalanx.collectives import Work
 from phalanx.torch_backend.completion import Completer, is_completing
-from phalanx.torch_backend.pending_futures import pending_futures
+
+_log = logging.getLogger("phalanx")
+
+
+class PendingFutures:
+    """The pending futures that Python code of this process has. Threads may share it.
+
+    Attributes:
+        open: The threads that have a future whose callbacks have not run, with what tells it from others.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards `open`, which may be looked at without
+        self.open: dict[int, object] = {}
+
+    def add(self, future: torch.futures.Future[Any], work: Work, completer: Completer) -> bool:
+        """Complete a future, with None, and run its callbacks when the operation has ended, well or not.
+
+        Callbacks run as the caller would run them: with the same device, and gradients recorded or not.
+
+        Returns:
+            False if the calling thread has another one: then this one is left alone.
+        """
+        thread, token = threading.get_ident(), object()
+        device, has_gradients = torch.cuda.current_device(), torch.is_grad_enabled()
+        is_inference = torch.is_inference_mode_enabled()
+
+        def complete() -> None:
+            try:
+                with (
+                    torch.inference_mode(is_inference),
+                    torch.set_grad_enabled(has_gradients),
+                    torch.cuda.device(device),
+                ):
+                    future.set_result(None)
+            except Exception:  # of CUDA: the operation has probably failed too, and a wait raises its error
+                _log.exception("a future was completed without its device")
+                if not future.done():
+                    future.set_result(None)
+            finally:
+                self._close(thread, token)
+
+        try:
+            with self._changed:
+                if thread in self.open:
+                    return False
+                self.open[thread] = token
+            completer.when_done(work, complete)
+        except BaseException:  # no thread can be started, or Ctrl-C
+            self._close(thread, token)
+            raise
+        return True
+
+    def _close(self, thread: int, token: object) -> None:
+        with self._changed:
+            if self.open.get(thread) is token:
+                del self.open[thread]
+                self._changed.notify_all()
+
+    def await_own(self) -> None:
+        """Block until the calling thread has none. A callback need not wait: it belongs to the one future there is."""
+        thread = threading.get_ident()
+        if thread in self.open:
+            with self._changed:
+                self._changed.wait_for(lambda: thread not in self.open)
+
+    def await_all(self) -> None:
+        """Block until no thread has one, except in a callback."""
+        if self.open and not is_completing():
+            with self._changed:
+                self._changed.wait_for(lambda: not self.open)
+
+    def forget(self) -> None:
+        """Forget all of them, in a process that was forked."""
+        self._changed = threading.Condition()
+        self.open = {}
+
+
+pending_futures = PendingFutures()
+os.register_at_fork(after_in_child=pending_futures.forget)
 
 
 def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> torch.futures.Future[Any]:
@@ -20,58 +108,60 @@ def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> to
         tensors: Its value.
         devices: GPUs whose streams are put in order: what a callback starts there comes before what its waiters start.
     """
-    if any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors):
-        # DDP's built-in compression hook reads the value in C++, where only a forked call's has the type of a list of
-        # tensors. It costs ten times as much, so only the dtype that this hook produces pays for it.
+    if _needs_type(tensors):
         return cast("torch.futures.Future[Any]", torch._C.fork(_identity, tensors))
     future: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
     future.set_result(tensors)
     return future
 
 
+def _needs_type(tensors: list[Any]) -> bool:
+    """Tell whether the future must come from a forked call.
+
+    DDP's built-in compression hook reads the value in C++, where only a forked call's has the type of a list of
+    tensors. It costs ten times as much, so only the dtype that this hook produces pays for it.
+    """
+    return any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors)
+
+
 def _identity(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return tensors
 
 
-def future_of(
+def future_for_cpp(
     work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device] = ()
 ) -> torch.futures.Future[Any]:
-    """Return a future of the tensors, which may be on their way.
-
-    Python callers get it completed: their callbacks then run at once, on their own thread, so that callbacks which
-    start further collectives do so in the same order on every rank. DDP's reducer (C++) gets it as it is, so that
-    communication overlaps with the backward pass.
+    """Return a future for C++ code; it may be pending.
 
     Raises:
         PhalanxError: The operation has failed.
     """
-    has_types = any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors)
-    if has_types or is_completing() or work.done() or _is_asked_from_python():
+    if _needs_type(tensors) or is_completing() or work.done():
         work.wait()
         return ready_future(tensors, devices)
-    raw, future = _future_on_its_way(work, tensors, devices)
+    raw, future = _pending_future(work, tensors, devices)
     completer.when_done(work, lambda: raw.set_result(None))
     return future
 
 
-def promised_future(
+def future_for_python(
     work: Work, tensors: list[Any], completer: Completer, devices: Sequence[torch.device]
 ) -> torch.futures.Future[Any]:
-    """Return a future of a GPU's tensors for Python code: one per thread may be on its way, see pending_futures.py.
+    """Return a future of a GPU's tensors for Python code; it may be the one pending future of the calling thread.
 
     Raises:
         PhalanxError: The operation has failed.
     """
     if not is_completing() and not work.done():
-        raw, future = _future_on_its_way(work, tensors, devices)
-        if pending_futures.give(raw, work, completer):
+        raw, future = _pending_future(work, tensors, devices)
+        if pending_futures.add(raw, work, completer):
             return future
     pending_futures.await_own()
     work.wait()
     return ready_future(tensors, devices)
 
 
-def _future_on_its_way(
+def _pending_future(
     work: Work, tensors: list[Any], devices: Sequence[torch.device]
 ) -> tuple[torch.futures.Future[Any], torch.futures.Future[Any]]:
     """Return a future to be completed with anything, and the one that it completes with the tensors or the error."""
@@ -86,12 +176,3 @@ def _future_on_its_way(
         return tensors
 
     return raw, raw.then(deliver)
-
-
-def _is_asked_from_python() -> bool:
-    """Tell whether get_future() was called by Python code: then the calling frame names it."""
-    try:
-        caller = sys._getframe(3)
-    except ValueError:
-        return False
-    return "get_future" in caller.f_code.co_names

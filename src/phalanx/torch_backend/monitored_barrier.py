@@ -15,8 +15,8 @@ from enum import IntEnum
 
 import torch
 
+from phalanx.collectives import Group
 from phalanx.errors import OperationTimeoutError, PeerError, PhalanxError
-from phalanx.groups.shared_memory import SharedMemoryGroup
 
 _TAG = 1 << 40  # above any tag that torch lets a user give
 _LEAST_S = 0.001
@@ -34,7 +34,7 @@ class _Word(IntEnum):
 class MonitoredBarrier:
     """A group's monitored barriers. One at a time."""
 
-    def __init__(self, group: SharedMemoryGroup) -> None:
+    def __init__(self, group: Group) -> None:
         self._group = group
         self._attempt = 0
 
@@ -69,8 +69,8 @@ class MonitoredBarrier:
             self._send(rank, _Word.FAIL if missing else _Word.PASS, attempt)
         if missing:
             named = f"Rank{'s' if wait_all_ranks else ''} {', '.join(map(str, missing))}"
-            told = f"[Rank 0]: {named} failed to pass monitoredBarrier in {limit_s * 1000:.0f} ms"
-            raise self._error(told, tuple(missing)) from reason
+            text = f"[Rank 0]: {named} failed to pass monitoredBarrier in {limit_s * 1000:.0f} ms"
+            raise self._error(text, tuple(missing)) from reason
 
     def _await_presence(self, rank: int, deadline: float) -> int:
         """Return the number of the attempt that a rank waits in."""
@@ -86,7 +86,7 @@ class MonitoredBarrier:
     def _report(self, limit_s: float) -> None:
         self._attempt += 1
         deadline = time.monotonic() + max(limit_s, _LEAST_S) + _ANSWER_S
-        told = (
+        text = (
             f"[Rank {self._group.rank}]: Rank {self._group.rank} successfully reached monitoredBarrier, but received "
             f"errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank."
         )
@@ -100,9 +100,9 @@ class MonitoredBarrier:
                     break
                 self._send(0, _Word.YES, attempt)
         except (OperationTimeoutError, PeerError) as error:
-            raise self._error(f"{told}\n  because  {str(error).splitlines()[0]}", (0,)) from error
+            raise self._error(f"{text}\n  because  {str(error).splitlines()[0]}", (0,)) from error
         if word == _Word.FAIL:
-            raise self._error(told)
+            raise self._error(text)
 
     def _receive(self, source: int, deadline: float) -> tuple[int, int]:
         message = torch.empty(2, dtype=torch.int64, device="cpu")

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from phalanx.torch_backend import versions
+from phalanx.torch_backend.future import pending_futures
 from phalanx.torch_backend.naming import NamedGroup
-from phalanx.torch_backend.pending_futures import pending_futures
 from phalanx.torch_backend.untyped import Store, dist
 
 if TYPE_CHECKING:
     from phalanx.torch_backend.launching import LaunchingGroup
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-MESSAGES = frozenset(("send", "recv", "recv_anysource", "recvAnySource"))  # methods, and what the profiler calls them
+_MESSAGES = ("send", "recv", "recv_anysource")
 
 
 def routed(method: Method) -> Method:
@@ -33,7 +33,7 @@ def routed(method: Method) -> Method:
         others = self._others
         if others.is_known_alone or others.is_empty():
             return method(self, *args, **kwargs)
-        if pending_futures.open and name not in MESSAGES:
+        if pending_futures.open and name not in _MESSAGES:
             pending_futures.await_own()  # first: a callback may make the engine
         device = _first_device(args)
         engine = others.engine_for(device) if device is not None else None

@@ -6,27 +6,26 @@ itself. Calls that say so (asyncOp false) run on the caller's thread; all others
 
 from __future__ import annotations
 
-import inspect
-import sys
+import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from phalanx.collectives import LocalGroup
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
-from phalanx.groups.shared_memory import SharedMemoryGroup
-from phalanx.torch_backend import naming
+from phalanx.torch_backend import naming, sparse, versions
 from phalanx.torch_backend.call_options import PLAIN, PLAIN_BEHIND, read_options, read_timeout
+from phalanx.torch_backend.caller import calling_frame
 from phalanx.torch_backend.launching import LaunchingGroup
+from phalanx.torch_backend.meeting_places import agree_on_merge_place
 from phalanx.torch_backend.monitored_barrier import MonitoredBarrier
 from phalanx.torch_backend.other_devices import routed
 from phalanx.torch_backend.untyped import Store, dist
 
 Tensor = torch.Tensor
-
-_BLOCKING = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
 
 
 class PhalanxProcessGroup(LaunchingGroup):
@@ -36,7 +35,7 @@ class PhalanxProcessGroup(LaunchingGroup):
 
     def __init__(
         self,
-        group: SharedMemoryGroup,
+        group: LocalGroup,
         store: Store,
         *,
         name: str,
@@ -50,7 +49,7 @@ class PhalanxProcessGroup(LaunchingGroup):
         return f"<PhalanxProcessGroup {self._group!r}>"
 
     @property
-    def phalanx_group(self) -> SharedMemoryGroup:
+    def phalanx_group(self) -> LocalGroup:
         """The phalanx group underneath, with all its own calls."""
         return self._group
 
@@ -72,7 +71,8 @@ class PhalanxProcessGroup(LaunchingGroup):
         """Reduce a list of tensors over all ranks, in place."""
         options, listed = read_options(opts, op, None, timeout), _as_list(tensors)
         if any(tensor.is_sparse for tensor in listed):
-            return self._all_reduce_sparse(listed, options)
+            call = functools.partial(sparse.all_reduce, self._group)
+            return self._launch("all_reduce", listed, listed, options, call, listed, options.op)
         real = [torch.view_as_real(t.detach()) if t.is_complex() else t.detach() for t in listed]
         return self._launch("all_reduce", listed, listed, options, self._group.all_reduce_coalesced, real, options.op)
 
@@ -257,10 +257,10 @@ class PhalanxProcessGroup(LaunchingGroup):
         return self._message("recvAnySource", _as_list(tensors), self._group.recv, None, tag)
 
     def _message(self, event: str, tensors: list[Tensor], call: Callable[..., Any], peer: int | None, tag: int) -> Any:
-        if peer is not None and not 0 <= peer < self.size():
-            raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self.size() - 1}")
+        if peer is not None and not 0 <= peer < self._num_ranks:
+            raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self._num_ranks - 1}")
         # torch says nothing about whether a message is waited for at once: its blocking functions do that.
-        options = PLAIN if _is_blocking_call() else PLAIN_BEHIND
+        options = PLAIN if versions.is_blocking_message(calling_frame()) else PLAIN_BEHIND
         return self._launch(event, tensors, tensors, options, call, _only(tensors, event), peer, tag)
 
     # -- meeting
@@ -322,41 +322,29 @@ class PhalanxProcessGroup(LaunchingGroup):
             UsageError: The groups disagree on the size, or are on several hosts.
             OperationTimeoutError: Not all came.
         """
-        from phalanx.torch_backend.creation import agree_on_merge_place
-
         limit = timeout or timedelta(seconds=self._group.timeout_s)
         name = group_name or f"{self.group_name}:merge"
         place = agree_on_merge_place(store, size, limit)
         group = self._group.merge(place, size, name=name, timeout_s=limit)
         return self._derive(group, name, group_desc)
 
-    def _derive(self, group: SharedMemoryGroup, name: str, description: str | None) -> PhalanxProcessGroup:
+    def _derive(self, group: LocalGroup, name: str, description: str | None) -> PhalanxProcessGroup:
         store = dist.PrefixStore(f"{name}/", self.get_group_store())
         derived = self._of_the_same_kind(group, store, name)
         if description is not None:
             derived._set_group_desc(description)
         return derived
 
-    def _of_the_same_kind(self, group: SharedMemoryGroup, store: Store, name: str) -> PhalanxProcessGroup:
+    def _of_the_same_kind(self, group: LocalGroup, store: Store, name: str) -> PhalanxProcessGroup:
         return PhalanxProcessGroup(group, store, name=name, backend_name=self._backend_name)
 
-    # The names of torch 2.11 and 2.12, and of the C++ side.
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    # The names of the C++ side.
     splitGroup = split_group
     mergeRemoteGroup = merge_remote_group
 
 
-def _is_blocking_call() -> bool:
-    """Tell whether dist.send or dist.recv calls, by themselves (torch 2.11) or through isend and irecv."""
-    try:
-        caller = sys._getframe(4)  # past _message, the method and its routing
-    except ValueError:
-        return False  # called from C++, on a thread without Python
-    return caller.f_code in _BLOCKING or (caller.f_back is not None and caller.f_back.f_code in _BLOCKING)
+for _name, _old_name in versions.OLD_NAMES.items():
+    setattr(PhalanxProcessGroup, _old_name, getattr(PhalanxProcessGroup, _name))
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""What a group refuses beyond what the engine can't do: a stand-in keeps to the rules of what it stands in for."""
+"""What a group refuses beyond what the engine can't do: a stand-in keeps to the rules of what it stands in for.
+
+Operations go by the names that the profiler has for them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from phalanx.collectives import ReduceOp
 from phalanx.errors import PhalanxError
 from phalanx.torch_backend.call_options import CallOptions
+
+MESSAGES = frozenset(("send", "recv", "recvAnySource"))
+REDUCTIONS = frozenset(
+    ("all_reduce", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
+)
+BITWISE = {ReduceOp.BAND: "BAND", ReduceOp.BOR: "BOR", ReduceOp.BXOR: "BXOR"}
 
 
 class Rules(Protocol):
@@ -26,8 +36,3 @@ class Rules(Protocol):
 
     def translate(self, error: PhalanxError) -> PhalanxError:
         """Return the error as one that the other backend's users catch as well."""
-
-
-def translated(error: PhalanxError, rules: Rules | None) -> PhalanxError:
-    """Return the error as a group with these rules raises it."""
-    return error if rules is None else rules.translate(error)

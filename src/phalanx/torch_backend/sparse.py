@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from phalanx.collectives import ReduceOp
+from phalanx.collectives import AnyReduceOp, LocalGroup, ReduceOp, Work
 from phalanx.errors import UsageError
-from phalanx.groups.shared_memory import SharedMemoryGroup
-from phalanx.torch_backend.call_options import CallOptions
+from phalanx.groups.coalescing import CombinedWork
 
 
-def all_reduce(group: SharedMemoryGroup, tensors: list[torch.Tensor], options: CallOptions) -> None:
-    """Sum sparse tensors over all ranks, in place.
+def all_reduce(
+    group: LocalGroup,
+    tensors: list[torch.Tensor],
+    op: AnyReduceOp,
+    *,
+    timeout_s: float | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Sum sparse tensors over all ranks, in place. Blocks in any case; with `async_op` it returns a Work.
 
     Raises:
         UsageError: Another reduction than SUM is asked for, or a layout that is not COO.
@@ -20,18 +26,19 @@ def all_reduce(group: SharedMemoryGroup, tensors: list[torch.Tensor], options: C
     for tensor in tensors:
         if tensor.layout is not torch.sparse_coo:
             raise group.refuse("all_reduce", f"sparse tensors must have the layout sparse_coo, not {tensor.layout}")
-        if options.op is not ReduceOp.SUM:
-            raise group.refuse("all_reduce", f"sparse tensors can only be summed, not {options.op!r}")
+        if op is not ReduceOp.SUM:
+            raise group.refuse("all_reduce", f"sparse tensors can only be summed, not {op!r}")
     for tensor in tensors:
-        _all_reduce_one(group, tensor, options.timeout_s)
+        _all_reduce_one(group, tensor, timeout_s)
+    return CombinedWork([]) if async_op else None
 
 
-def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: float | None) -> None:
+def _all_reduce_one(group: LocalGroup, tensor: torch.Tensor, timeout_s: float | None) -> None:
     try:
         mine = tensor.detach().coalesce()
     except (RuntimeError, NotImplementedError) as error:  # types that torch can't add up, tensors made for inference
-        told = str(error).partition("\n")[0]
-        raise group.refuse("all_gather", f"a sparse tensor that torch can't coalesce: {told}") from error
+        reason = str(error).partition("\n")[0]
+        raise group.refuse("all_gather", f"a sparse tensor that torch can't coalesce: {reason}") from error
     num_entries = torch.zeros(group.size, dtype=torch.int64, device="cpu")
     # The shape goes along: unequal ones are noticed before any value is sent.
     head = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64, device="cpu")
@@ -52,9 +59,7 @@ def _all_reduce_one(group: SharedMemoryGroup, tensor: torch.Tensor, timeout_s: f
         tensor.copy_(total)  # a detached copy would not be written to
 
 
-def _gather(
-    group: SharedMemoryGroup, rows: torch.Tensor, num_rows: torch.Tensor, timeout_s: float | None
-) -> torch.Tensor:
+def _gather(group: LocalGroup, rows: torch.Tensor, num_rows: torch.Tensor, timeout_s: float | None) -> torch.Tensor:
     outputs = [rows.new_empty((int(count), *rows.shape[1:])) for count in num_rows]
     group.all_gather(outputs, rows, timeout_s=timeout_s)
     return torch.cat(outputs)

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
-from phalanx.groups.connect import connect
-from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.collectives import LocalGroup
+from phalanx.groups.connect import connect_locally
 from phalanx.launch.context import current_context
+from phalanx.patches import Patches
+from phalanx.torch_backend.autoload import register_backend
 from phalanx.torch_backend.creation import join_group
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import c10d, dist, native
@@ -39,7 +41,7 @@ class _RankWorld(threading.local):
         self.pg_to_tag: dict[Any, str] = {}
         self.pg_coalesce_state: dict[Any, list[Any]] = {}
         self.comms: list[Any] = []
-        self.launched: SharedMemoryGroup | None = None
+        self.launched: LocalGroup | None = None
 
 
 class ThreadWorlds:
@@ -66,41 +68,7 @@ def _is_rank() -> bool:
     return context is not None and context.is_thread
 
 
-class _Installation:
-    """Shared by all that need it at the same time; the last one to leave puts everything back."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the rest
-        self._num_users = 0
-        self._before: tuple[Any, Any, Any] = (None, None, None)
-
-    def enter(self) -> None:
-        with self._lock:
-            self._num_users += 1
-            if self._num_users > 1:
-                return
-            self._before = (c10d._world, dist.Backend._plugins.get(_KEY), sys.excepthook)
-            c10d._world = ThreadWorlds(c10d._world)
-            if _KEY in dist.Backend._plugins:
-                plugin = dist.Backend._BackendPlugin(_create_threaded, True)
-                dist.Backend._plugins[_KEY] = plugin
-            else:
-                dist.Backend.register_backend(THREADED, _create_threaded, extended_api=True, devices=["cpu"])
-            native._set_thread_isolation_mode(True)  # C++ keeps groups by name: per thread from now on
-
-    def leave(self) -> None:
-        with self._lock:
-            self._num_users -= 1
-            if self._num_users:
-                return
-            native._set_thread_isolation_mode(False)
-            c10d._world, plugin, sys.excepthook = self._before  # each init_process_group has put a hook on top
-            if plugin is not None:
-                dist.Backend._plugins[_KEY] = plugin
-            self._before = (None, None, None)
-
-
-_installation = _Installation()
+_patches = Patches("ranks that are threads use torch.distributed", undo="the end of thread_worlds()")
 
 
 @contextmanager
@@ -109,11 +77,26 @@ def thread_worlds() -> Iterator[None]:
 
     The backend "threaded" is phalanx's then. Whatever else a rank asks for, it gets.
     """
-    _installation.enter()
+    _patches.enter(_install)
     try:
         yield
     finally:
-        _installation.leave()
+        _patches.leave()
+
+
+def _install() -> None:
+    why = "each rank that is a thread has a default process group of its own"
+    _patches.replace("torch.distributed.distributed_c10d._world", ThreadWorlds(c10d._world), why)
+    why = 'the backend "threaded" is phalanx'
+    if _KEY in dist.Backend._plugins:
+        plugin = dist.Backend._BackendPlugin(_create_threaded, True)
+        _patches.set_item("torch.distributed.Backend._plugins", _KEY, plugin, why)
+    else:
+        register_backend(THREADED, _create_threaded, ["cpu"], _patches.when, why)
+    _patches.replace("sys.excepthook", sys.excepthook, "init_process_group on each rank puts a hook on top of it")
+    native._set_thread_isolation_mode(True)
+    name = "torch._C._distributed_c10d._set_thread_isolation_mode"
+    _patches.note(name, lambda: native._set_thread_isolation_mode(False), "C++ keeps groups by name, per thread")
 
 
 def use_own_autograd_thread() -> Any:
@@ -129,9 +112,9 @@ def _create_threaded(options: Any, _: Any) -> PhalanxProcessGroup:
     return PhalanxProcessGroup(group, store, name=name, backend_name=THREADED)
 
 
-def _launched_group() -> SharedMemoryGroup:
-    """The group that the launcher can break when the time is up: whoever waits in another one is freed through it."""
+def _launched_group() -> LocalGroup:
+    """Return the group that the launcher breaks when the time is up: ranks that wait in other groups get the error."""
     own: _RankWorld = c10d._world._own
     if own.launched is None or own.launched.is_closed:
-        own.launched = connect()
+        own.launched = connect_locally()
     return own.launched

@@ -6,7 +6,9 @@ Each one does for our groups what it says it does, and for all others what it di
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,41 +16,84 @@ from typing import Any
 import torch
 
 from phalanx.groups import stream_order
-from phalanx.torch_backend.autoload import NAME
-from phalanx.torch_backend.pending_futures import pending_futures
+from phalanx.patches import Patches
+from phalanx.torch_backend import NAME, versions
+from phalanx.torch_backend.future import pending_futures
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.untyped import c10d, dist, library
 
-_lock = threading.Lock()  # guards _libraries
-_libraries: dict[str, Any] = {}  # by dispatch key; the kernels live as long as they are here
+_lock = threading.Lock()  # guards _patches and _served
+_patches = Patches("the first group of phalanx is made")
+_dynamo_patches = Patches("a group has been made, and torch.compile is loaded")
+_RULES = "torch._dynamo.trace_rules"
+_served: set[str] = set()  # dispatch keys
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "virtual": "PrivateUse1"}
+_C10D = "torch.distributed.distributed_c10d"
 
 
 def teach_torch() -> None:
     """Replace the functions, once for this process, and serve the devices that have come since."""
     with _lock:
-        if not _libraries:
-            _teach("monitored_barrier", _monitored_barrier)
-            _teach("_set_pg_timeout", _set_pg_timeout)
-            _teach("_get_split_source", _get_split_source)
-            _teach("_coalescing_manager", _coalescing_manager)
-            if hasattr(c10d, "_maybe_attach_flight_recorder"):  # torch 2.15
-                _teach("_maybe_attach_flight_recorder", _maybe_attach_flight_recorder)
+        skip_own_code()
+        if not _patches:
+            _served.clear()
+            _replace_functions()
         for key in (_KEYS[kind] for kind in ("cpu", *stream_order.device_types())):
-            if key not in _libraries:
-                _libraries[key] = _teach_functional_ops(key)
+            if key not in _served:
+                _served.add(key)
+                _serve_functional_operations(key)
 
 
-def _teach(name: str, serve: Callable[..., Any]) -> None:
-    original = getattr(c10d, name)
+def skip_own_code() -> None:
+    """Keep torch.compile out of our code: it would trace into methods that end in the native engine.
 
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return serve(original, *args, **kwargs)
+    Dynamo's module of rules takes over a second to import. So the rule is added when somebody imports it.
+    """
+    if not _dynamo_patches:
+        _dynamo_patches.after_import(_RULES, _add_dynamo_rule)
 
-    for module in (c10d, dist):
-        if hasattr(module, name):
-            setattr(module, name, function)
+
+def _add_dynamo_rule() -> None:
+    rules: Any = sys.modules[_RULES]
+    why = "torch.compile does not trace into phalanx"
+    _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS", [*rules.SKIP_DIRS], why)
+    _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS_RE", rules.SKIP_DIRS_RE, why)  # add() compiles another
+    rules.add("phalanx")
+
+
+def _replace_functions() -> None:
+    _teach("monitored_barrier", _monitored_barrier, "torch has it for Gloo alone")
+    _teach("_set_pg_timeout", _set_pg_timeout, "torch asks for a C++ backend, to set its timeout")
+    _teach("_get_split_source", _get_split_source, "new_group would hand a group of phalanx to NCCL, to be split")
+    _teach("_coalescing_manager", _coalescing_manager, "callbacks of a future run before a coalescing block begins")
+    _teach(versions.FLIGHT_RECORDER, _maybe_attach_flight_recorder, "torch's flight recorder looks for a C++ backend")
+    _patches.wrap(
+        ["torch._C._distributed_c10d.Reducer._set_forward_pass_work_handle"],
+        _keeping_works,
+        "DDP's join() hands the reducer a Work that nobody else keeps, and its Python half would be gone",
+        until="torch wraps this Work in a PyWorkHolder, as it does in ProcessGroup's methods",
+    )
+
+
+def _teach(name: str, serve: Callable[..., Any], why: str) -> None:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return serve(original, *args, **kwargs)
+
+        return function
+
+    _patches.wrap([f"{_C10D}.{name}", f"torch.distributed.{name}"], wrap, why)
+
+
+def _keeping_works(set_handle: Callable[..., None]) -> Callable[..., None]:
+    works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def set_forward_pass_work_handle(reducer: Any, work: Any, *options: Any, **named: Any) -> None:
+        works[reducer] = work
+        set_handle(reducer, work, *options, **named)
+
+    return set_forward_pass_work_handle
 
 
 def _own(group: Any) -> PhalanxProcessGroup | None:
@@ -98,16 +143,17 @@ def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *arg
         original(group, *args)
 
 
-def _teach_functional_ops(key: str) -> Any:
-    """Serve the two functional operations whose C++ calls methods that Python can't override."""
+def _serve_functional_operations(key: str) -> None:
+    """Serve the functional operations whose C++ calls methods that Python can't override."""
     kernels = library.Library("_c10d_functional", "IMPL")
     for name, function in (
         ("all_gather_into_tensor_out", _all_gather_into_tensor_out),
         ("batch_p2p_ops", _batch_p2p_ops),
     ):
-        if hasattr(torch.ops._c10d_functional, name):
+        if versions.has_functional_operation(name):
             kernels.impl(name, function, key)
-    return kernels
+            why = "its C++ calls a method of the group that Python can't override"
+            _patches.note(f"torch.ops._c10d_functional.{name} ({key})", kernels._destroy, why)
 
 
 def _resolve(group: Any) -> Any:

@@ -13,11 +13,12 @@ import torch
 
 from phalanx.collectives import Work
 from phalanx.torch_backend.call_options import read_timeout
+from phalanx.torch_backend.caller import is_called_from_python
 from phalanx.torch_backend.completion import Completer
-from phalanx.torch_backend.future import future_of, ready_future
+from phalanx.torch_backend.future import future_for_cpp, ready_future
 from phalanx.torch_backend.untyped import Work as WorkBase
 
-_NO_TIMEOUT = timedelta(0)
+NO_TIMEOUT = timedelta(0)
 
 
 class FinishedWork(WorkBase):  # type: ignore[misc]
@@ -41,7 +42,7 @@ class FinishedWork(WorkBase):  # type: ignore[misc]
             work._source = source
         return work
 
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return at once."""
         return True
 
@@ -90,7 +91,7 @@ class PendingWork(FinishedWork):
         self._start_s = time.monotonic()
         self._end_s: float | None = None
 
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until it is done.
 
         Raises:
@@ -135,9 +136,17 @@ class PendingWork(FinishedWork):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the tensors.
 
+        Python code gets a completed one. Its callbacks then run at once, on its own thread, so that callbacks which
+        start further collectives do so in the same order on every rank. DDP's reducer (C++) gets one that may be
+        pending, so that communication overlaps with the backward pass.
+
         Raises:
             PhalanxError: The operation has failed already.
         """
         if self._future is None:
-            self._future = future_of(self._work, self._result, self._completer)
+            if is_called_from_python("get_future"):
+                self._work.wait()
+                self._future = ready_future(self._result)
+            else:
+                self._future = future_for_cpp(self._work, self._result, self._completer)
         return self._future

@@ -12,7 +12,7 @@ from phalanx.devices.comm import (
     scatter,
     sums_with_gradients,
 )
-from tests.devices.both_faces import assert_equal, devices, on_both_faces
+from tests.virtual_gpus.both_faces import assert_equal, devices, on_both_faces
 
 
 def _leaf(values: torch.Tensor, device: str) -> torch.Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from phalanx.devices.comm import gather, scatter
-from tests.devices.both_faces import assert_equal, devices, on_both_faces
+from tests.virtual_gpus.both_faces import assert_equal, devices, on_both_faces
 
 
 @on_both_faces

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from phalanx.devices.comm import gather_structures, scatter_arguments, scatter_structure
-from tests.devices.both_faces import assert_equal, devices, on_both_faces
+from tests.virtual_gpus.both_faces import assert_equal, devices, on_both_faces
 
 Pair = namedtuple("Pair", ("first", "second"))  # the other flavour is what the test is about
 

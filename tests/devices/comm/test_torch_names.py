@@ -9,7 +9,7 @@ from torch.nn.parallel import comm
 from torch.nn.parallel import gather as gather_any
 from torch.nn.parallel import scatter as scatter_any
 
-from tests.devices.both_faces import assert_equal, on_both_faces
+from tests.virtual_gpus.both_faces import assert_equal, on_both_faces
 
 
 @on_both_faces

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
 
-import phalanx.devices
+import phalanx.virtual_gpus
 
 NUM_STREAMS, NUM_EVENTS, NUM_TENSORS = 4, 3, 3
 _TENSOR_BYTES = 64
@@ -65,7 +65,7 @@ class OurDetector:
     """The native detector, built alone."""
 
     def __init__(self, folder: Path) -> None:
-        headers = Path(phalanx.devices.__file__).parent / "native"
+        headers = Path(phalanx.virtual_gpus.__file__).parent / "native"
         source, library = Path(__file__).with_name("detector_alone.cpp"), folder / "detector.so"
         command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{headers}", str(source), "-o", str(library)]
         subprocess.run(command, check=True, timeout=300)

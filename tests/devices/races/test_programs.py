@@ -12,9 +12,9 @@ import phalanx
 from phalanx.devices import races
 from phalanx.errors import RaceError
 from phalanx.torch_backend.untyped import dist
-from tests.devices.in_child import in_child
 from tests.devices.races.correct_programs import PROGRAMS
 from tests.devices.races.planted_bugs import BUGS
+from tests.virtual_gpus.in_child import in_child
 
 Program = Callable[[], None]
 

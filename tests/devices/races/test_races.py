@@ -12,9 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import phalanx
-from phalanx.devices import library, races
+from phalanx.devices import races
 from phalanx.errors import RaceError, UsageError
-from tests.devices.in_child import in_child, on_virtual_devices, run_script
+from phalanx.virtual_gpus import library
+from tests.virtual_gpus.in_child import in_child, on_virtual_devices, run_script
 
 
 def race(size: int = 64) -> None:

@@ -40,10 +40,9 @@ def _run(face: str, rounds: int) -> dict[str, Any]:
 
 
 def _measure_build() -> float:
-    from phalanx.devices.building.compiler import find_compiler
-    from phalanx.devices.building.compiling import compile_library
-    from phalanx.devices.building.progress import Progress
-    from phalanx.devices.building.recipe import make_recipe
+    from phalanx.virtual_gpus.building.compiling import compile_library, find_compiler
+    from phalanx.virtual_gpus.building.progress import Progress
+    from phalanx.virtual_gpus.building.recipe import make_recipe
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

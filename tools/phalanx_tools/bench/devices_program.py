@@ -90,8 +90,8 @@ def _once(call: Call) -> float:
 
 def measure(face: str, rounds: int) -> dict[str, Any]:
     """Set devices up and measure."""
-    from phalanx.devices.building import built_library
-    from phalanx.devices.set_up import virtual_devices
+    from phalanx.virtual_gpus.building import built_library
+    from phalanx.virtual_gpus.set_up import virtual_devices
 
     built_library()
     start = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from phalanx.engine import RankEndpoint
 from phalanx.launch.spawn import spawn
 
 
@@ -49,6 +50,7 @@ def _run_many(collectives: int) -> tuple[int, int]:
     run(2000)
     before = _resident_bytes()
     run(collectives)
+    assert isinstance(group, RankEndpoint)
     return group.size_bytes, _resident_bytes() - before
 
 

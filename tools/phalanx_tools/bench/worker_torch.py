@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from phalanx.collectives import Group
 from phalanx.groups.connect import connect
-from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx_tools.bench import training
 from phalanx_tools.bench.cases import ITEM_BYTES
 
@@ -95,7 +95,7 @@ class _Contender:
 class Phalanx(_Contender):
     """The Python Group, called as a user would."""
 
-    def __init__(self, group: SharedMemoryGroup) -> None:
+    def __init__(self, group: Group) -> None:
         super().__init__(group.rank, group.size)
         self.group = group
         self.calls = {
@@ -136,7 +136,7 @@ class Phalanx(_Contender):
 class PlainCopies(_Contender):
     """What the machine itself needs: a copy on every rank, and no meeting."""
 
-    def __init__(self, group: SharedMemoryGroup) -> None:
+    def __init__(self, group: Group) -> None:
         super().__init__(group.rank, group.size)
         self.calls = {"barrier": group.barrier}
 
@@ -187,7 +187,7 @@ class TorchAlone(TorchDistributed):
     It does nothing, except that it copies a rank's own bytes where there is an output apart from the input.
     """
 
-    def __init__(self, group: SharedMemoryGroup) -> None:
+    def __init__(self, group: Group) -> None:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         super().__init__(group.rank, group.size, "fake", store=FakeStore())

@@ -55,15 +55,18 @@ def _default_ranks() -> tuple[int, ...]:
 
 @click.group(cls=CommandGroup)
 def bench() -> None:
-    """Measure phalanx beside Gloo, OpenMPI and MPICH, in turns, in one run."""
+    """Compare the speed of phalanx with Gloo, OpenMPI and MPICH."""
 
 
 bench.add_command(gpu)
 
 _ranks_option = click.option(
-    "--ranks", callback=_numbers, default=None, help="Numbers of ranks [default: 2,4,8; 16 too where there are cores]."
+    "--ranks",
+    callback=_numbers,
+    default=None,
+    help="The numbers of ranks [default: 2,4,8; also 16 if there are enough cores].",
 )
-_rounds_option = click.option("--rounds", default=7, show_default=True, help="Turns of every contender.")
+_rounds_option = click.option("--rounds", default=7, show_default=True, help="How often each contender takes its turn.")
 
 
 @bench.command()
@@ -72,18 +75,22 @@ _rounds_option = click.option("--rounds", default=7, show_default=True, help="Tu
     callback=_names(_OPERATIONS),
     default=",".join(_OPERATIONS),
     show_default=True,
-    help="What to measure.",
+    help="The operations to measure.",
 )
 @_ranks_option
 @click.option(
-    "--sizes", callback=_numbers, default=_SIZES, show_default=True, help="Bytes of the largest tensor of a rank."
+    "--sizes",
+    callback=_numbers,
+    default=_SIZES,
+    show_default=True,
+    help="The sizes of the largest tensor of a rank, in bytes.",
 )
 @click.option(
     "--contenders",
     callback=_names(_CONTENDERS),
     default=",".join(_CONTENDERS),
     show_default=True,
-    help="Who takes part.",
+    help="The contenders to compare.",
 )
 @_rounds_option
 @click.option(
@@ -97,7 +104,7 @@ def collectives(
     rounds: int,
     json_file: Path | None,
 ) -> None:
-    """Measure collectives and messages; print a table of ratios."""
+    """Measure collectives and messages, and print a table of ratios."""
     from phalanx_tools.bench.cases import all_cases
     from phalanx_tools.bench.report import print_table, to_rows
 
@@ -118,11 +125,11 @@ def collectives(
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("benchmarks/results"),
     show_default=True,
-    help="Where the dated JSON and the plots go.",
+    help="The folder for the dated JSON file and the plots.",
 )
-@click.option("--label", default="", help="Word for the file names, e.g. the machine.")
+@click.option("--label", default="", help="A word in the file names, such as the name of the machine.")
 def everything(ranks: tuple[int, ...], rounds: int, folder: Path, label: str) -> None:
-    """Run every section and write a dated JSON and plots."""
+    """Run every section, and write a dated JSON file and plots."""
     from phalanx_tools.bench.cases import OPERATIONS, SIZES, Case, all_cases
     from phalanx_tools.bench.devices import describe, measure_devices
     from phalanx_tools.bench.memory import measure_memory
@@ -207,7 +214,7 @@ def _measure_training(console: Console, ranks: Sequence[int], rounds: int, versi
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file."
 )
 def training(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> None:
-    """Measure what DDP and FSDP2 add to a training step, over phalanx and over Gloo."""
+    """Measure training steps with DDP and FSDP2, over phalanx and over Gloo."""
     from phalanx_tools.bench.report import to_rows
 
     console = _console()
@@ -219,13 +226,13 @@ def training(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> Non
 
 
 @bench.command()
-@click.option("--ranks", callback=_numbers, default="2,4", show_default=True, help="Numbers of ranks.")
-@click.option("--rounds", default=3, show_default=True, help="Turns of every harness.")
+@click.option("--ranks", callback=_numbers, default="2,4", show_default=True, help="The numbers of ranks.")
+@click.option("--rounds", default=3, show_default=True, help="How often each harness takes its turn.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
 )
 def harness(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> None:
-    """Measure what a trivial test on ranks takes, under torch's harnesses and under the ranks plugin."""
+    """Measure a trivial test on ranks, with torch's harnesses and with phalanx's pytest plugin."""
     from phalanx_tools.bench.report import describe_machine
 
     console = _console()
@@ -243,7 +250,7 @@ def harness(ranks: tuple[int, ...], rounds: int, json_file: Path | None) -> None
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
 )
 def virtual_devices(rounds: int, json_file: Path | None) -> None:
-    """Measure what virtual devices cost beside the CPU: per operation, to set up, to build."""
+    """Compare virtual devices with the CPU: operations, set-up time and build time."""
     from phalanx_tools.bench.devices import describe, measure_devices
     from phalanx_tools.bench.report import describe_machine
 

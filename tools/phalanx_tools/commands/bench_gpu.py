@@ -1,4 +1,4 @@
-"""`./dev bench gpu`: ranks that share a GPU, beside Gloo and a plain copy."""
+"""`./dev bench gpu`: compare ranks that share a GPU with Gloo and with a plain copy."""
 
 from __future__ import annotations
 
@@ -33,27 +33,42 @@ def _operations(_: click.Context, __: click.Parameter, text: str) -> tuple[str, 
 
 
 @click.command()
-@click.option("--operations", callback=_operations, default="", help="Some of the collectives; all when not given.")
-@click.option("--ranks", callback=_numbers, default="2,4,8", show_default=True, help="Numbers of ranks.")
+@click.option("--operations", callback=_operations, default="", help="The collectives to measure [default: all].")
+@click.option("--ranks", callback=_numbers, default="2,4,8", show_default=True, help="The numbers of ranks.")
 @click.option(
     "--sizes",
     callback=_numbers,
     default="4,4096,65536,1048576,16777216,67108864,268435456",
     show_default=True,
-    help="Bytes of the largest tensor of a rank.",
+    help="The sizes of the largest tensor of a rank, in bytes.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of every contender.")
-@click.option("--time-limit-s", default=230.0, show_default=True, help="When to begin nothing more.")
-@click.option("--training/--no-training", "with_training", default=True, show_default=True, help="Training steps, too.")
-@click.option("--sequences", default=64, show_default=True, help="The whole batch of a training step.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How often each contender takes its turn.",
+)
+@click.option(
+    "--time-limit-s", default=230.0, show_default=True, help="After this many seconds, no new measurement starts."
+)
+@click.option(
+    "--training/--no-training", "with_training", default=True, show_default=True, help="Also measure training steps."
+)
+@click.option(
+    "--sequences",
+    default=64,
+    show_default=True,
+    help="The number of sequences in a training step, on all ranks together.",
+)
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result to this file."
 )
 def gpu(json_file: Path | None, **options: Any) -> None:
-    """Measure ranks that share a GPU: collectives, a training step, what sharing costs.
+    """Measure ranks that share a GPU: collectives, training steps, and what sharing costs.
 
-    Ends with 1 when a result is wrong, a part broke off or nothing was measured, with 2 when there is no GPU. Missed
-    goals are told, and goals of what was not measured count as missed.
+    The exit code is 1 if a result is wrong, a part failed or nothing was measured, and 2 if there is no GPU. The
+    command also prints which goals were missed; a goal that was not measured counts as missed.
     """
     from phalanx.errors import UsageError
     from phalanx_tools.bench.gpu.measure import GpuOptions, describe_gpu, has_failed, measure_gpu, missed_goals

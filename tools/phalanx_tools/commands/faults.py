@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--operation", "operations", multiple=True, help='Only this one, such as "all_reduce"; may be repeated.')
-@click.option("--fault", "faults", multiple=True, help='Only this one, such as "wrong shape"; may be repeated.')
+@click.option(
+    "--operation", "operations", multiple=True, help='Run only this operation, such as "all_reduce"; may be repeated.'
+)
+@click.option("--fault", "faults", multiple=True, help='Run only this fault, such as "wrong shape"; may be repeated.')
 @click.option("--door", "doors", multiple=True, type=click.Choice(["phalanx", "torch"]),
-              help="Only through phalanx's own groups, or only through torch.distributed.")  # fmt: skip
-@click.option("--form", "forms", multiple=True, type=click.Choice(["small", "large"]), help="Only this size.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes here.")
-@click.option("--verbose", "-v", is_flag=True, help="Print every cell, and the errors of those that are not named.")
+              help="Use only phalanx's own groups, or only torch.distributed.")  # fmt: skip
+@click.option(
+    "--form", "forms", multiple=True, type=click.Choice(["small", "large"]), help="Use only tensors of this size."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes to this file."
+)
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Print every outcome, with the errors that do not name the culprit."
+)
 def faults(
     operations: tuple[str, ...],
     faults: tuple[str, ...],
@@ -30,9 +38,9 @@ def faults(
     json_file: Path | None,
     verbose: bool,
 ) -> None:
-    """Run every operation with every fault on four ranks: does each survivor's error name the culprit?
+    """Run every operation with every fault on four ranks, and check that the error of every survivor names the culprit.
 
-    Exits with 1 if one does not.
+    The exit code is 1 if an error does not name the culprit.
     """
     from phalanx_tools.conformance.faults.matrix import list_cells, run_cells, summarise, write_legend, write_table
 

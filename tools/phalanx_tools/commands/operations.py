@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--face", type=click.Choice(["virtual", "cuda"]), default="virtual", show_default=True,
-              help="The devices' own type, or virtual GPUs.")  # fmt: skip
+              help='Use devices of type "virtual", or virtual GPUs of type "cuda".')  # fmt: skip
 @click.option("--samples", "most_samples", type=click.IntRange(min=1), default=12, show_default=True,
-              help="Calls of each operation, at most.")  # fmt: skip
+              help="How often each operation is called at most.")  # fmt: skip
 @click.argument("names", nargs=-1)
 def operations(face: str, most_samples: int, names: tuple[str, ...]) -> None:
-    """Run the operations in torch's own database, or those NAMED, on a virtual device and on the CPU.
+    """Run torch's operations, or only those in NAMES, on a virtual device and on the CPU.
 
-    Results and gradients must be the same. The exit code is 1 when one is not.
+    Results and gradients must be the same. The exit code is 1 if one of them differs. The operations and their
+    arguments are those of torch's own tests (OpInfo).
     """
-    from phalanx.devices.set_up import virtual_devices
     from phalanx.errors import UsageError
+    from phalanx.virtual_gpus.set_up import virtual_devices
     from phalanx_tools.conformance.operations import operation_names, run_operations
 
     try:

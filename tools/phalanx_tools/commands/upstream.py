@@ -22,24 +22,34 @@ _ONE_LINE = 160
 
 @click.command()
 @click.option("--mode", type=click.Choice([*_OWN_MODES, *_FILES, "all"]), default="plain", show_default=True,
-              help="Under phalanx's own name; standing in for Gloo; on virtual GPUs for NCCL, Gloo (vgloo) or MPI; "
-              "PyTorch's test_cuda_multigpu.py or test_dist2.py; or the suite in all modes.")  # fmt: skip
-@click.option("--world", "world_size", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks a test.")
+              help="plain: phalanx under its own name. gloo: in place of Gloo. nccl, vgloo, mpi: on virtual GPUs, in "
+              "place of NCCL, Gloo or MPI. multigpu, dist2: PyTorch's test_cuda_multigpu.py or test_dist2.py. all: "
+              "nccl, vgloo and mpi, one after the other.")  # fmt: skip
+@click.option(
+    "--world",
+    "world_size",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="The number of ranks of each test.",
+)
 @click.option("--tests", "folder", type=click.Path(path_type=Path, file_okay=False),
-              help="Where PyTorch's sources are, for the modes multigpu and dist2.")  # fmt: skip
+              help="The folder of PyTorch's sources, for the modes multigpu and dist2.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
-              help="Seconds that one test may take.")  # fmt: skip
-@click.option("--forced", "is_forced", is_flag=True, help="Run the tests that upstream has switched off, only those.")
+              help="How many seconds a test may take.")  # fmt: skip
+@click.option("--forced", "is_forced", is_flag=True, help="Run only the tests that PyTorch has disabled.")
 @click.option("--mutate", type=click.Choice(["no-sum", "no-data"]),
-              help="Break the engine first, and see how many tests notice.")  # fmt: skip
+              help="Break the engine first, and check how many tests notice.")  # fmt: skip
 @click.option("--at-least", "num_wanted", type=int, default=0, help="Fail if fewer tests pass.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes here.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes to this file."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Print every test that ran.")
 @click.argument("names", nargs=-1)
 def upstream(**options: Any) -> None:
-    """Run the distributed tests that ship inside the torch wheel, all or those NAMED.
+    """Run PyTorch's own distributed tests against phalanx, all of them or only those in NAMES.
 
-    Exits with 1 if any of them failed.
+    The exit code is 1 if a test failed.
     """
     from phalanx.errors import UsageError
 
@@ -128,7 +138,7 @@ def _run_all(asked: _Asked, progress: _Progress) -> tuple[Union, bool]:
     from phalanx_tools.conformance.matrix import FORCED_PARTS, PARTS, run_matrix
 
     if asked.names or asked.mutate:
-        raise UsageError("mode all runs all tests; give one mode to run NAMED ones or to --mutate")
+        raise UsageError("mode all runs all tests; to run single tests, or to use --mutate, choose another mode")
 
     def when_done(_: Part, report: Report) -> None:
         progress.clear()

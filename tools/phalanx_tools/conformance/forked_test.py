@@ -17,10 +17,10 @@ from typing import Any
 
 from phalanx.settings import set_environment
 from phalanx_tools.conformance.compiled import PASSED_VACUOUSLY
-from phalanx_tools.conformance.forked_ranks import UPSTREAM_ERROR, End, ForkedRanks
 from phalanx_tools.conformance.heavy import num_threads_of
 from phalanx_tools.conformance.outcomes import Outcome
 from phalanx_tools.conformance.suite import Suite
+from phalanx_tools.conformance.upstream_ranks import UPSTREAM_ERROR, End, UpstreamRanks
 
 _VACUOUS = 12  # a rank's exit code when it called torch.compile and nothing was compiled
 # Upstream ends these ranks on purpose and does not look at how they end.
@@ -36,7 +36,7 @@ def run_test(suite: Suite, name: str, timeout_s: float) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="phalanx-upstream-"))
     try:
         _make_ready(suite, folder)
-        ranks = ForkedRanks(suite.world_size, folder, functools.partial(_play, suite, name, folder))
+        ranks = UpstreamRanks(suite.world_size, folder, functools.partial(_play, suite, name, folder))
         codes = ranks.wait(start + timeout_s)
         status, reason = judge(codes, ranks, suite.skip_codes, are_codes_checked=name not in _CODES_UNCHECKED)
     finally:
@@ -45,7 +45,7 @@ def run_test(suite: Suite, name: str, timeout_s: float) -> Outcome:
 
 
 def judge(
-    codes: dict[int, int], ranks: ForkedRanks, skip_codes: dict[int, str], *, are_codes_checked: bool = True
+    codes: dict[int, int], ranks: UpstreamRanks, skip_codes: dict[int, str], *, are_codes_checked: bool = True
 ) -> tuple[str, str]:
     """Return a test's status, and its reason, from how its ranks ended."""
     values = set(codes.values())

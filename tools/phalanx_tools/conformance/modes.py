@@ -72,7 +72,7 @@ def enter_mode(mode: Mode, num_gpus: int) -> None:
     torch.set_num_threads(1)  # a process that has run a parallel operation can't be forked
     register()
     if mode.has_gpus:
-        from phalanx.devices.set_up import virtual_devices
+        from phalanx.virtual_gpus.set_up import virtual_devices
 
         virtual_devices(num_gpus, face="cuda")
         set_environment(PHALANX_VIRTUAL_GPUS=str(num_gpus), PHALANX_STAND_IN=",".join(mode.stands_in_for))

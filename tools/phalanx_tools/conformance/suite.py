@@ -71,7 +71,7 @@ def load_suite(mode: Mode, world_size: int, folder: Path) -> Suite:
         MASTER_ADDR="127.0.0.1",
     )
     enter_mode(mode, world_size)
-    from phalanx.torch_backend.dynamo import skip_own_code
+    from phalanx.torch_backend.torch_functions import skip_own_code
 
     common = import_common_distributed()
     if mode.name == "plain":

@@ -23,12 +23,12 @@ from typing import Any
 
 from phalanx.errors import UsageError
 from phalanx.settings import copy_environment, set_environment
-from phalanx_tools.conformance.forked_ranks import UPSTREAM_ERROR, ForkedRanks
 from phalanx_tools.conformance.forked_test import judge
 from phalanx_tools.conformance.modes import Mode, enter_mode
 from phalanx_tools.conformance.outcomes import Outcome, Report
 from phalanx_tools.conformance.suite import import_common_distributed, skip_codes
 from phalanx_tools.conformance.upstream import DEFAULT_TIMEOUT_S, Watch
+from phalanx_tools.conformance.upstream_ranks import UPSTREAM_ERROR, UpstreamRanks
 
 _SKIPPED = 13  # a process's exit code when its test said so; the reason is in the pipe
 _SKIP_REASON = re.compile(r"skipping test \S+ for following reason: (.*)")
@@ -154,7 +154,7 @@ def _run(name: str, case: Any, timeout_s: float, common: Any) -> Outcome:
     is_of_ranks = isinstance(case, common.MultiProcessTestCase)
     try:
         play = functools.partial(_play_rank, case, folder) if is_of_ranks else functools.partial(_play_alone, case)
-        ranks = ForkedRanks(int(case.world_size) if is_of_ranks else 1, folder, play)
+        ranks = UpstreamRanks(int(case.world_size) if is_of_ranks else 1, folder, play)
         codes = ranks.wait(start + timeout_s)
         status, reason = judge(codes, ranks, skip_codes(common) if is_of_ranks else {_SKIPPED: ranks.message(0)})
         said = _SKIP_REASON.search(ranks.output(0)) if status == "skipped" else None

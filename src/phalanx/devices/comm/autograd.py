@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from phalanx.devices.comm.broadcasting import BUFFER_BYTES, coalesced_copies
+from phalanx.devices.comm.broadcasting import broadcast_coalesced
 from phalanx.devices.comm.reducing import reduce_add_coalesced
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -35,7 +35,7 @@ class Broadcast(torch.autograd.Function):
     def forward(ctx: Any, devices: tuple[torch.device, ...], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the copies of the first device, then those of the second, and so on."""
         ctx.source, ctx.num_tensors = devices[0], len(tensors)
-        outputs = coalesced_copies(tensors, devices, BUFFER_BYTES)
+        outputs = broadcast_coalesced(tensors, devices)
         wanted = ctx.needs_input_grad[1:]
         still = [tensor for copies in outputs for tensor, wants in zip(copies, wanted, strict=True) if not wants]
         ctx.mark_non_differentiable(*still)

@@ -30,21 +30,13 @@ def broadcast(
             f"Exactly one of 'devices' and 'out' must be specified, but got devices={devices} and out={out}"
         )
     if out is not None:
-        return tuple(copy_into(tensor, out))
-    return tuple(copies(tensor, devices_named(devices or (), [tensor])))
+        _copy_into(tensor, out)
+        return tuple(out)
+    targets = devices_named(devices or (), [tensor])
+    return tuple(tensor if device == tensor.device else tensor.to(device, non_blocking=True) for device in targets)
 
 
-def copies(tensor: torch.Tensor, devices: Sequence[torch.device]) -> list[torch.Tensor]:
-    """Return the tensor on each device, itself where it lies already."""
-    return [tensor if device == tensor.device else tensor.to(device, non_blocking=True) for device in devices]
-
-
-def copy_into(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Fill tensors on devices with the values of one.
-
-    Raises:
-        RuntimeError: One is not on a device, or has another shape (torch's words).
-    """
+def _copy_into(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> None:
     require_on_device(out, device_type_of([tensor, *out]), OUTPUT_ELSEWHERE)
     for index, target in enumerate(out):
         if target.shape != tensor.shape:
@@ -54,7 +46,6 @@ def copy_into(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[tor
             )
     for target in out:
         target.copy_(tensor, non_blocking=True)
-    return out
 
 
 def broadcast_coalesced(
@@ -71,31 +62,21 @@ def broadcast_coalesced(
         buffer_size: Bytes that travel together at most, unless one tensor alone is larger.
 
     Raises:
-        RuntimeError: A tensor is not on the first device (torch's words).
+        RuntimeError: A tensor is not on the first device (torch's message).
     """
-    return tuple(coalesced_copies(tensors, devices_named(devices, tensors), buffer_size))
-
-
-def coalesced_copies(
-    tensors: Sequence[torch.Tensor], devices: Sequence[torch.device], buffer_bytes: int
-) -> list[list[torch.Tensor]]:
-    """Do what broadcast_coalesced does, for torch.device objects.
-
-    Raises:
-        RuntimeError: A tensor is not on the first device (torch's words).
-    """
-    if not devices:
+    targets = devices_named(devices, tensors)
+    if not targets:
         raise RuntimeError("Expected at least one device to broadcast to")
-    if any(tensor.device != devices[0] for tensor in tensors):
-        raise RuntimeError(f"All tensors must be on devices[0]: {devices[0].index}")
-    outputs = [list(tensors), *(list(tensors) for _ in devices[1:])]
+    if any(tensor.device != targets[0] for tensor in tensors):
+        raise RuntimeError(f"All tensors must be on devices[0]: {targets[0].index}")
+    outputs = [list(tensors), *(list(tensors) for _ in targets[1:])]
     with torch.no_grad():
-        for positions in buffers(tensors, buffer_bytes):
+        for positions in buffers(tensors, buffer_size):
             together = [tensors[position] for position in positions]
-            for replica, pieces in zip(outputs[1:], _sent(together, devices[1:]), strict=True):
+            for replica, pieces in zip(outputs[1:], _sent(together, targets[1:]), strict=True):
                 for position, piece in zip(positions, pieces, strict=True):
                     replica[position] = piece
-    return outputs
+    return tuple(outputs)
 
 
 def _sent(tensors: Sequence[torch.Tensor], devices: Sequence[torch.device]) -> list[list[torch.Tensor]]:

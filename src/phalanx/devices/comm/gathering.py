@@ -17,7 +17,7 @@ from phalanx.devices.comm.placement import (
     require_on_device,
     wrapped_dim,
 )
-from phalanx.devices.comm.scattering import pieces
+from phalanx.devices.comm.scattering import scatter
 
 
 def gather(
@@ -36,7 +36,7 @@ def gather(
         out: Instead of a destination: the tensor to fill and return, on the CPU or a device.
 
     Raises:
-        RuntimeError: Tensors that do not fit each other or out, or both a destination and out (torch's words).
+        RuntimeError: Tensors that do not fit each other or out, or both a destination and out (torch's message).
     """
     tensors = list(tensors)
     if out is not None:
@@ -44,7 +44,10 @@ def gather(
             raise RuntimeError(
                 f"'destination' must not be specified when 'out' is specified, but got destination={destination}"
             )
-        return joined_into(tensors, out, dim)
+        shape = _joined_shape(tensors, dim)
+        if list(out.shape) != shape:
+            raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
+        return _fill(out, tensors, dim)
     if destination == -1:
         warnings.warn(
             "Using -1 to represent CPU tensor is deprecated. Please use a device object or string instead, "
@@ -52,7 +55,9 @@ def gather(
             FutureWarning,
             stacklevel=2,
         )
-    return differentiable_gather(tensors, dim, _destination(destination, tensors))
+    _joined_shape(tensors, dim)
+    gathered: torch.Tensor = Gather.apply(_destination(destination, tensors), dim, *tensors)  # type: ignore[no-untyped-call]
+    return gathered
 
 
 def _destination(destination: AnyDevice | None, tensors: Sequence[torch.Tensor]) -> torch.device:
@@ -62,13 +67,6 @@ def _destination(destination: AnyDevice | None, tensors: Sequence[torch.Tensor])
         return torch.device("cpu") if destination == -1 else numbered(device_type_of(tensors), destination)
     found = torch.device(destination)
     return current_device(found.type) if found.type != "cpu" and found.index is None else found
-
-
-def differentiable_gather(tensors: Sequence[torch.Tensor], dim: int, destination: torch.device) -> torch.Tensor:
-    """Join tensors on a device, with gradients."""
-    _joined_shape(tensors, dim)
-    gathered: torch.Tensor = Gather.apply(destination, dim, *tensors)  # type: ignore[no-untyped-call]  # torch has none
-    return gathered
 
 
 class Gather(torch.autograd.Function):
@@ -84,32 +82,20 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Give each tensor its piece of the gradient; made of torch's own operations, so it has a gradient too."""
-        return (None, None, *pieces(gradients[0], ctx.devices, ctx.sizes, ctx.dim, None))
+        return (None, None, *scatter(gradients[0], ctx.devices, ctx.sizes, ctx.dim))
 
 
 def joined(tensors: Sequence[torch.Tensor], dim: int, destination: torch.device) -> torch.Tensor:
     """Join tensors on a device; channels_last when all of them are.
 
     Raises:
-        RuntimeError: The tensors do not fit each other (torch's words).
+        RuntimeError: The tensors do not fit each other (torch's message).
     """
     shape = _joined_shape(tensors, dim)
     channels_last = all(_is_channels_last(tensor) for tensor in tensors)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     result = torch.empty(shape, dtype=tensors[0].dtype, device=destination, memory_format=memory_format)
     return _fill(result, tensors, dim)
-
-
-def joined_into(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-    """Fill a tensor with others, one after the other.
-
-    Raises:
-        RuntimeError: The tensors do not fit each other, or not into it (torch's words).
-    """
-    shape = _joined_shape(tensors, dim)
-    if list(out.shape) != shape:
-        raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
-    return _fill(out, tensors, dim)
 
 
 def _fill(result: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor:

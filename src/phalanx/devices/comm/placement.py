@@ -43,8 +43,8 @@ def devices_named(devices: Iterable[AnyDevice], tensors: Sequence[torch.Tensor])
     """Return the devices; numbers take the device type of the tensors.
 
     Raises:
-        ValueError: One is the CPU, or has no index (torch's words).
-        RuntimeError: One has a negative index (torch's words).
+        ValueError: One is the CPU, or has no index (torch's message).
+        RuntimeError: One has a negative index (torch's message).
     """
     return [_named(device, tensors) for device in devices]
 
@@ -64,7 +64,7 @@ def numbered(device_type: str, index: int) -> torch.device:
     """Return one device of a type.
 
     Raises:
-        RuntimeError: The index is negative (torch's words).
+        RuntimeError: The index is negative (torch's message).
     """
     if index < 0:
         raise RuntimeError(f"Expected non-negative device index, but got {index}")
@@ -75,7 +75,7 @@ def wrapped_dim(tensor: torch.Tensor, dim: int) -> int:
     """Return a dimension counted from the front.
 
     Raises:
-        IndexError: The tensor does not have it (torch's words).
+        IndexError: The tensor does not have it (torch's message).
     """
     tensor.size(dim)
     return dim % tensor.dim()
@@ -86,18 +86,18 @@ def current_device(device_type: str) -> torch.device:
     return torch.device(device_type, torch.get_device_module(device_type).current_device())
 
 
-def require_on_device(tensors: Sequence[torch.Tensor], device_type: str, words: str) -> None:
+def require_on_device(tensors: Sequence[torch.Tensor], device_type: str, message: str) -> None:
     """Check that every tensor is on a device of one type.
 
     Args:
         tensors: What to check.
         device_type: Where they have to be.
-        words: torch's sentence for one that is not, with the fields kind, index and device.
+        message: torch's message for one that is not, with the fields kind, index and device.
 
     Raises:
-        RuntimeError: One is elsewhere (torch's words).
+        RuntimeError: One is elsewhere (torch's message).
     """
     for index, tensor in enumerate(tensors):
         if tensor.device.type != device_type:
             kind = "CUDA" if device_type == "cuda" else device_type
-            raise RuntimeError(words.format(kind=kind, index=index, device=tensor.device))
+            raise RuntimeError(message.format(kind=kind, index=index, device=tensor.device))

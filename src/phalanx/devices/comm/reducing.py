@@ -19,9 +19,9 @@ def reduce_add(inputs: Sequence[torch.Tensor], destination: AnyDevice | None = N
         destination: The device of the sum, or its number; one of the inputs has to lie there. By default the current.
 
     Raises:
-        AssertionError: An input is on the CPU (torch's words).
-        ValueError: The inputs have different sizes (torch's words).
-        RuntimeError: No input lies on the destination (torch's words).
+        AssertionError: An input is on the CPU (torch's message).
+        ValueError: The inputs have different sizes (torch's message).
+        RuntimeError: No input lies on the destination (torch's message).
     """
     target = _destination(destination, inputs)
     _require_summable(inputs)
@@ -65,9 +65,9 @@ def reduce_add_coalesced(
         buffer_size: Bytes that travel together at most, unless one tensor alone is larger.
 
     Raises:
-        AssertionError: An input is on the CPU (torch's words).
+        AssertionError: An input is on the CPU (torch's message).
         ValueError: Positions differ in size, or devices in the number of tensors.
-        RuntimeError: No input lies on the destination (torch's words).
+        RuntimeError: No input lies on the destination (torch's message).
     """
     with torch.no_grad():
         return tuple(_sums(list(zip(*inputs, strict=True)), destination, buffer_size))

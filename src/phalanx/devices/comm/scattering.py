@@ -39,28 +39,24 @@ def scatter(
         out: Instead of devices and sizes: tensors to fill and return.
 
     Raises:
-        RuntimeError: Sizes, devices, streams or out that do not fit each other (torch's words).
+        RuntimeError: Sizes, devices, streams or out that do not fit each other (torch's message).
     """
     if out is None:
-        return tuple(pieces(tensor, devices_named(devices or (), [tensor]), chunk_sizes, dim, streams))
+        return _scattered(tensor, devices_named(devices or (), [tensor]), chunk_sizes, dim, streams)
     for name, value in (("devices", devices), ("chunk_sizes", chunk_sizes)):
         if value is not None:
             raise RuntimeError(f"'{name}' must not be specified when 'out' is specified, but got {name}={value}")
-    return tuple(pieces_into(tensor, out, dim, streams))
+    _scatter_into(tensor, out, dim, streams)
+    return tuple(out)
 
 
-def pieces(
+def _scattered(
     tensor: torch.Tensor,
     devices: Sequence[torch.device],
     chunk_sizes: Sequence[int] | None,
     dim: int,
     streams: Streams | None,
-) -> list[torch.Tensor]:
-    """Do what scatter does, for torch.device objects.
-
-    Raises:
-        RuntimeError: Sizes, devices or streams that do not fit each other (torch's words).
-    """
+) -> tuple[torch.Tensor, ...]:
     if not devices:
         raise RuntimeError("Expected at least one device to scatter to")
     if chunk_sizes is None:
@@ -74,7 +70,7 @@ def pieces(
         )
     # Fewer chunks than devices is right: torch leaves the last devices without one when there are too few rows.
     placed = zip(chunks, devices, strict=False)
-    return [_moved(chunk, device, streams, index) for index, (chunk, device) in enumerate(placed)]
+    return tuple(_moved(chunk, device, streams, index) for index, (chunk, device) in enumerate(placed))
 
 
 def _moved(chunk: torch.Tensor, device: torch.device, streams: Streams | None, index: int) -> torch.Tensor:
@@ -84,14 +80,7 @@ def _moved(chunk: torch.Tensor, device: torch.device, streams: Streams | None, i
         return chunk.to(device, non_blocking=True)
 
 
-def pieces_into(
-    tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: Streams | None
-) -> Sequence[torch.Tensor]:
-    """Fill tensors on devices with pieces of one.
-
-    Raises:
-        RuntimeError: One is not on a device, or the shapes do not add up (torch's words).
-    """
+def _scatter_into(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: Streams | None) -> None:
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
     require_on_device(out, device_type_of([tensor, *out]), OUTPUT_ELSEWHERE)
@@ -101,7 +90,6 @@ def pieces_into(
     for index, (target, chunk) in enumerate(zip(out, chunks, strict=True)):
         with _running_on(streams, index, target.device):
             target.copy_(chunk, non_blocking=True)
-    return out
 
 
 def _require_pieces_of(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int) -> None:

@@ -27,7 +27,7 @@ def scatter_structure(structure: Any, devices: Sequence[AnyDevice], dim: int = 0
         dim: The dimension to cut.
 
     Raises:
-        RuntimeError: A tensor can't be cut, or there is no device (torch's words).
+        RuntimeError: A tensor can't be cut, or there is no device (torch's message).
     """
     if isinstance(structure, torch.Tensor):
         return scatter(structure, devices, dim=dim)
@@ -45,7 +45,7 @@ def scatter_arguments(
     """Return the arguments of a call for each device: as many pairs as the longer of the two has pieces.
 
     Raises:
-        RuntimeError: A tensor can't be cut, or there is no device (torch's words).
+        RuntimeError: A tensor can't be cut, or there is no device (torch's message).
     """
     all_args = list(scatter_structure(args, devices, dim)) if args else []
     all_kwargs = list(scatter_structure(kwargs, devices, dim)) if kwargs else []
@@ -67,7 +67,7 @@ def gather_structures(structures: Sequence[Any], destination: AnyDevice | None =
 
     Raises:
         ValueError: Dicts with different numbers of keys, or sequences of different lengths.
-        RuntimeError: Tensors that can't be joined (torch's words).
+        RuntimeError: Tensors that can't be joined (torch's message).
     """
     first = structures[0]
     if isinstance(first, torch.Tensor):

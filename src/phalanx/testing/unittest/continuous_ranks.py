@@ -16,64 +16,46 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-from phalanx.engine import GroupSegment, create_group_segment
-from phalanx.launch.context import set_process_context
-from phalanx.launch.rendezvous import NOWHERE
-from phalanx.launch.spawn import WORLD_NAME
-from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, wait_for_exit
+from phalanx.engine import GroupSegment
+from phalanx.launch.connection import Connection, connected_pair
+from phalanx.launch.context import Placement, set_process_context
+from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.world import create_world, name_meeting
+from phalanx.testing.crew import Crew
+from phalanx.testing.crew_starts import fork_crew
 from phalanx.testing.ending import Ending
-from phalanx.testing.forked_ranks import fork_crew
-from phalanx.testing.line import Line, close_descriptor, open_line
-from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member
-from phalanx.testing.place import Place, leave_groups, packed
 from phalanx.testing.rank_report import RankReport
-from phalanx.testing.terminal import NoTerminal
+from phalanx.testing.taking_part import leave_groups, send_report, watched_context
 from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.own_stacks import report_test_failure
-from phalanx.testing.unittest.rank_process import AdoptedMember
+from phalanx.testing.unittest.rank_process import adopt_process
 
 # What a rank does: `loop(rank, number of ranks, file for the rendezvous, queue of tasks, queue of results)`.
 Loop = Callable[[int, int, str, "TaskQueue", "CompletionQueue"], None]
 
 
 class TaskQueue:
-    """A rank's end of the line, as the queue from which it gets tests."""
+    """A rank's end of the connection, as the queue from which it gets tests."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._memories: list[int] = []
-
-    def keep(self, memory: int) -> None:
-        """Remember the memory of a group: whoever watches a test must hear of it each time."""
-        self._memories.append(os.dup(memory))
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def get(self) -> str | None:
         """Wait for the id of a test; None when there are no more."""
-        notice = self._line.receive_notice()
-        if notice is None:
+        received = self._connection.receive()
+        if received is None:
             return None
-        close_descriptor(notice[1])
-        task = self._line.receive()
-        self._forget_left_groups()
-        for memory in self._memories:
-            self._line.notify("group", descriptor=memory)
-        return None if task is None else task.decode()
-
-    def _forget_left_groups(self) -> None:
-        for memory in list(self._memories):
-            rows = GroupSegment.attach(memory).snapshot()
-            if not any(row["pid"] == os.getpid() and row["state"] == "present" for row in rows):
-                self._memories.remove(memory)
-                os.close(memory)
+        (_, _, task), (descriptor,) = received
+        os.close(descriptor)  # the ranks keep their world for all tests
+        return str(task.decode())
 
 
 class CompletionQueue:
     """The other direction."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def put(self, result: str | BaseException) -> None:
         """Send what became of a test: its id, a SkipTest, or what it raised."""
@@ -83,7 +65,7 @@ class CompletionQueue:
             report = report_test_failure(result)
         else:
             report = RankReport("passed")
-        self._line.send(packed(report))
+        send_report(report, self._connection)
 
 
 class ContinuousRanks:
@@ -95,7 +77,7 @@ class ContinuousRanks:
         self._meeting = name_meeting()
         with tempfile.NamedTemporaryFile(delete=False) as file:
             self.rendezvous = file.name
-        self._segment: GroupSegment = create_group_segment(WORLD_NAME, num_ranks, crowd=num_ranks)
+        self._segment: GroupSegment = create_world(num_ranks)
         self._crew = self._start() if must_start_afresh(loop) else self._fork()
 
     @property
@@ -105,46 +87,47 @@ class ContinuousRanks:
 
     def are_running(self) -> bool:
         """Tell whether all are there."""
-        return all(member.is_running() for member in self.members)
+        return self._crew.are_alive()
 
     def run(self, test_id: str, timeout_s: float) -> list[Ending]:
         """Run a test on all of them."""
         with suppress(OSError):  # one is gone: waiting says which, and how
-            self._crew.send(test_id.encode(), self._segment)
-        return self._crew.wait(self._segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
+            self._crew.send(test_id.encode(), self._segment, self._meeting)
+        return self._crew.wait(self._segment, timeout_s=timeout_s)
 
     def close(self, *, is_clean: bool) -> None:
         """End them; when nothing went wrong, in good order."""
         if is_clean:
             for member in self.members:
-                member.line.close()  # there are no more tests
-            wait_for_exit(self.members)
+                member.connection.close()  # there are no more tests
+            self._crew.wait_for_exit()
         self._crew.close()
         self._segment.close_descriptor()
         with suppress(OSError):
             Path(self.rendezvous).unlink()
 
     def _fork(self) -> Crew:
-        def main(rank: int, line: Line) -> None:
-            place = Place(rank, self._num_ranks, self._meeting, NOWHERE)
-            _be_rank(self._loop, place, self.rendezvous, self._segment.descriptor, line)
+        def main(rank: int, connection: Connection) -> None:
+            placement = Placement(rank, self._num_ranks, self._meeting)
+            _be_rank(self._loop, placement, self.rendezvous, self._segment.descriptor, connection)
 
-        return fork_crew(main, self._num_ranks, redirect=False, terminal=NoTerminal())
+        return fork_crew(main, self._num_ranks, redirect=False)
 
     def _start(self) -> Crew:
-        members: list[Member] = []
+        starter = ForkedRanks()
+        crew = Crew([], starter)
         for rank in range(self._num_ranks):
-            ours, theirs = open_line()
-            place = Place(rank, self._num_ranks, self._meeting, NOWHERE)
+            ours, theirs = connected_pair()
+            placement = Placement(rank, self._num_ranks, self._meeting)
             process = multiprocessing.get_context("spawn").Process(
                 target=_be_started_rank,
-                args=(self._loop, place, self.rendezvous, _Sent(self._segment.descriptor), theirs.channel, theirs.side),
+                args=(self._loop, placement, self.rendezvous, _Sent(self._segment.descriptor), theirs.stream),
                 daemon=True,
             )
             process.start()
             theirs.close()
-            members.append(AdoptedMember(rank, process, ours))
-        return Crew(members, NoTerminal())
+            crew.members.append(adopt_process(rank, process, starter, ours))
+        return crew
 
 
 class _Sent:
@@ -161,16 +144,12 @@ def _receive(sent: Any) -> int:
     return int(sent.detach())
 
 
-def _be_started_rank(
-    loop: Loop, place: Place, rendezvous: str, descriptor: int, channel: socket.socket, side: socket.socket
-) -> None:
-    _be_rank(loop, place, rendezvous, descriptor, Line(channel, side))
+def _be_started_rank(loop: Loop, placement: Placement, rendezvous: str, descriptor: int, stream: socket.socket) -> None:
+    _be_rank(loop, placement, rendezvous, descriptor, Connection(stream))
 
 
-def _be_rank(loop: Loop, place: Place, rendezvous: str, descriptor: int, line: Line) -> None:
-    tasks = TaskQueue(line)
-    context = place.context(descriptor, is_thread=False, line=line)
-    context.announce = tasks.keep
-    set_process_context(context)
-    loop(place.rank, place.size, rendezvous, tasks, CompletionQueue(line))
+def _be_rank(loop: Loop, placement: Placement, rendezvous: str, descriptor: int, connection: Connection) -> None:
+    tasks = TaskQueue(connection)
+    set_process_context(watched_context(placement, descriptor, connection))
+    loop(placement.rank, placement.size, rendezvous, tasks, CompletionQueue(connection))
     leave_groups()

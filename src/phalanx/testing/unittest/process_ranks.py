@@ -7,21 +7,17 @@ from typing import Any
 
 import torch
 
-from phalanx.engine import GroupSegment, create_group_segment
-from phalanx.launch.context import set_process_context
-from phalanx.launch.rendezvous import NOWHERE
-from phalanx.launch.spawn import WORLD_NAME
-from phalanx.settings import read_settings
-from phalanx.testing.crew import Crew, wait_for_exit
+from phalanx.engine import GroupSegment
+from phalanx.launch.connection import Connection
+from phalanx.launch.context import Placement, set_process_context
+from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.world import create_world, name_meeting
+from phalanx.testing.crew import Crew
 from phalanx.testing.ending import Ending
-from phalanx.testing.line import Line
-from phalanx.testing.meetings import name_meeting
 from phalanx.testing.member import Member, fork_member
-from phalanx.testing.output import OutputFiles
-from phalanx.testing.place import Place, leave_groups
-from phalanx.testing.terminal import NoTerminal
+from phalanx.testing.taking_part import leave_groups, watched_context
 from phalanx.testing.unittest.cuda_use import must_start_afresh
-from phalanx.testing.unittest.rank_process import AdoptedMember, ForkedProcess, run_and_report
+from phalanx.testing.unittest.rank_process import ForkedProcess, adopt_process, run_and_report
 
 
 class ProcessRanks:
@@ -29,9 +25,10 @@ class ProcessRanks:
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
-        self._segment: GroupSegment = create_group_segment(WORLD_NAME, num_ranks, crowd=num_ranks)
+        self._segment: GroupSegment = create_world(num_ranks)
         self._meeting = name_meeting()
-        self._members: list[Member] = []
+        self._starter = ForkedRanks()
+        self._crew = Crew([], self._starter)
 
     def make_process(self, *_: Any, **arguments: Any) -> ForkedProcess:
         """Make a process that is not started yet: takes what multiprocessing.Process takes."""
@@ -48,22 +45,26 @@ class ProcessRanks:
 
     def fork(self, call: Callable[[], None]) -> Member:
         """Fork the next rank."""
-        rank = len(self._members)
-        place = Place(rank, self._num_ranks, self._meeting, NOWHERE)
+        members = self._crew.members
+        rank = len(members)
+        placement = Placement(rank, self._num_ranks, self._meeting)
 
-        def main(line: Line, _: OutputFiles) -> None:
-            set_process_context(place.context(self._segment.descriptor, is_thread=False, line=line))
+        def main(connection: Connection) -> None:
+            set_process_context(watched_context(placement, self._segment.descriptor, connection))
             try:
-                run_and_report(call, line)
+                run_and_report(call, connection)
             except SystemExit as leaving:
                 if leaving.code == 0:
                     leave_groups()
                 raise
             leave_groups()
 
-        member = fork_member(rank, main, before=self._members, redirect=False)
-        self._members.append(member)
-        return member
+        members.append(fork_member(rank, main, self._starter, before=members, redirect=False))
+        return members[-1]
+
+    def hear(self) -> None:
+        """Take note of ranks that have ended."""
+        self._starter.read()
 
     def wait(self, processes: Sequence[Any], *, timeout_s: float, is_expected: Callable[[int], bool]) -> list[Ending]:
         """Wait for the end of all ranks.
@@ -73,13 +74,13 @@ class ProcessRanks:
             timeout_s: How long it may take.
             is_expected: Tells of a status whether a rank may end so.
         """
-        for process in processes[len(self._members) :]:
-            self._members.append(AdoptedMember(len(self._members), process))
-        for member in self._members:
+        members = self._crew.members
+        for process in processes[len(members) :]:
+            members.append(adopt_process(len(members), process, self._starter))
+        for member in members:
             member.may_end = is_expected
-        crew = Crew(self._members, NoTerminal())
-        endings = crew.wait(self._segment, timeout_s=timeout_s, grace_s=read_settings().grace_s)
-        wait_for_exit(self._members)
+        endings = self._crew.wait(self._segment, timeout_s=timeout_s)
+        self._crew.wait_for_exit()
         for ending in endings:
             if ending.report is not None:
                 ending.status = None  # the exit code of a rank that reported says the same again
@@ -87,7 +88,5 @@ class ProcessRanks:
 
     def close(self) -> None:
         """End those that still run, and let go of everything."""
-        for member in self._members:
-            member.close()
-        self._members.clear()
+        self._crew.close()
         self._segment.close_descriptor()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from phalanx.launch.connection import Connection, connected_pair
+from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
+from phalanx.launch.rank_process import FAILED_EXIT_CODE
 from phalanx.launch.waiting import is_readable
-from phalanx.testing.line import Line, open_line
-from phalanx.testing.member import FAILED_EXIT_CODE, Member
+from phalanx.testing.member import Member
 from phalanx.testing.output import create_output_files
-from phalanx.testing.place import packed
 from phalanx.testing.rank_report import RankReport
+from phalanx.testing.taking_part import send_report
 from phalanx.testing.unittest.own_stacks import report_test_failure
 from phalanx.testing.unittest.skip_codes import TEST_ERROR_EXIT_CODE, meaning_of
 
@@ -56,10 +56,9 @@ class ForkedProcess:
     @property
     def exitcode(self) -> int | None:
         """Its exit code, a negative signal number, or None while it runs."""
-        member = self._forked
-        if member.status is None and not member.is_running():
-            member.reap()
-        return exit_code(member.status)
+        if self._forked.status is None:
+            self._ranks.hear()
+        return exit_code(self._forked.status)
 
     def is_alive(self) -> bool:
         """Tell whether it runs."""
@@ -68,17 +67,25 @@ class ForkedProcess:
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end."""
         if self._forked.status is None:
-            is_readable(self._forked.watch, timeout)
+            is_readable(self._process.fileno(), timeout)
 
     def terminate(self) -> None:
         """Ask it to end."""
-        if self._forked.status is None:
-            self._forked.signal(signal.SIGTERM)
+        self._send(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
         if self._forked.status is None:
-            self._forked.signal(signal.SIGKILL)
+            self._process.signal(number)
+
+    @property
+    def _process(self) -> ChildProcess:
+        process = self._forked.process
+        assert isinstance(process, ChildProcess)
+        return process
 
 
 def exit_code(status: int | None) -> int | None:
@@ -86,32 +93,31 @@ def exit_code(status: int | None) -> int | None:
     return status if status is None or status < 256 else 256 - status
 
 
-class AdoptedMember(Member):
-    """A process that somebody else has started, through multiprocessing."""
+class _AdoptedProcess(ChildProcess):
+    """A process that somebody else has started, through multiprocessing. It has no group of its own."""
 
-    def __init__(self, rank: int, process: Any, line: Line | None = None) -> None:
-        if line is None:
-            line, other_end = open_line()
-            other_end.close()
-        super().__init__(rank, process.pid, os.pidfd_open(process.pid), line, create_output_files(rank))
-        self._process = process
+    def __init__(self, process: Any) -> None:
+        super().__init__(process.pid, has_group=False)
+        self._started = process
 
-    def signal(self, number: int) -> None:
-        """Send it a signal: it has no group of its own."""
-        if self.status is None and self._process.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def reap(self) -> int | None:
-        """Return how it ended."""
-        if self.status is None:
-            self._process.join()
-            code = self._process.exitcode
-            self.status = code if code is None or code >= 0 else 256 - code
-        return self.status
+    def wait(self) -> int:
+        """Wait for its end; return how it ended."""
+        self._started.join()
+        code = int(self._started.exitcode)
+        return code if code >= 0 else 256 - code
 
 
-def run_and_report(call: Callable[[], None], line: Line) -> None:
+def adopt_process(number: int, process: Any, starter: ForkedRanks, connection: Connection | None = None) -> Member:
+    """Look after a rank that multiprocessing has started."""
+    if connection is None:
+        connection, other_end = connected_pair()
+        other_end.close()
+    member = Member(number, connection=connection, files=create_output_files(number))
+    starter.add(member, process.pid, _AdoptedProcess(process))
+    return member
+
+
+def run_and_report(call: Callable[[], None], connection: Connection) -> None:
     """Do a rank's work and tell the crew what its exit code can't say: the exception, or why it skipped.
 
     Raises:
@@ -122,7 +128,7 @@ def run_and_report(call: Callable[[], None], line: Line) -> None:
     except SystemExit as leaving:
         report = _explain(leaving)
         if report is not None:
-            line.send(packed(report))
+            send_report(report, connection)
         if leaving.code is None:
             sys.exit(0)
         if not isinstance(leaving.code, int):
@@ -130,7 +136,7 @@ def run_and_report(call: Callable[[], None], line: Line) -> None:
             sys.exit(FAILED_EXIT_CODE)
         raise
     except BaseException as error:
-        line.send(packed(report_test_failure(error)))
+        send_report(report_test_failure(error), connection)
         raise
 
 

@@ -8,8 +8,8 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.engine import RankEndpoint
 from phalanx.groups.open_groups import open_groups
-from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import current_context
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.testing.rank_report import RankReport
@@ -39,7 +39,7 @@ def run_on_threads(call: Callable[[int], Any], num_ranks: int, *, timeout_s: flo
         SkipTest: The ranks have skipped.
     """
     start = time.monotonic()
-    broken: list[SharedMemoryGroup] = []
+    broken: list[RankEndpoint] = []
     with thread_worlds(), open_rendezvous() as rendezvous:
         endings = run_threaded(
             lambda *_: _be_rank(call, broken), num_ranks, timeout_s=timeout_s, redirect=False, rendezvous=rendezvous
@@ -51,7 +51,7 @@ def run_on_threads(call: Callable[[int], Any], num_ranks: int, *, timeout_s: flo
     return_codes.check_skips(endings, test_id, [None] * num_ranks)
 
 
-def _be_rank(call: Callable[[int], Any], broken: list[SharedMemoryGroup]) -> RankReport:
+def _be_rank(call: Callable[[int], Any], broken: list[RankEndpoint]) -> RankReport:
     context = current_context()
     assert context is not None
     autograd = use_own_autograd_thread()
@@ -72,7 +72,7 @@ def _be_rank(call: Callable[[int], Any], broken: list[SharedMemoryGroup]) -> Ran
     return RankReport("passed")
 
 
-def _fail(error: BaseException, broken: list[SharedMemoryGroup]) -> RankReport:
+def _fail(error: BaseException, broken: list[RankEndpoint]) -> RankReport:
     report = report_test_failure(error)
     for group in open_groups():
         group.fail(report.headline)  # the others are freed at once

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.collectives import Group
 from phalanx_tools.bench.cases import Case
 from phalanx_tools.bench.gpu.data import RandomData
 from phalanx_tools.bench.gpu.goals import counts
@@ -21,7 +21,7 @@ _POISON = float("nan")
 _CALLS_IN_A_ROW = 4  # in place: after more of them values would be too large
 
 
-def phalanx_calls(group: SharedMemoryGroup) -> Calls:
+def phalanx_calls(group: Group) -> Calls:
     """Return the calls of a phalanx group."""
     return {
         "all_reduce": group.all_reduce,

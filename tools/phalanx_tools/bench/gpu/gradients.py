@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from phalanx.collectives import ReduceOp
-from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.collectives import Group, ReduceOp
 from phalanx_tools.bench.gpu.turns import Turns
 
 _LOOKED_AT = 1024  # values of every gradient that ranks show each other
@@ -67,7 +66,7 @@ def wrong_as_a_whole(found: Sequence[Tensor], own_of_ranks: Sequence[Sequence[Te
     return wrong
 
 
-def find_wrong(backward: Backward, model: nn.Module, turns: Turns, group: SharedMemoryGroup) -> list[str]:
+def find_wrong(backward: Backward, model: nn.Module, turns: Turns, group: Group) -> list[str]:
     """Return the names of the parameters whose gradients are not the mean on some rank.
 
     What is wanted comes from the ranks' own gradients, without DDP: samples go by host memory and are averaged in
@@ -103,7 +102,7 @@ class _Runs:
         return left
 
 
-def _find_in_float32(runs: _Runs, turns: Turns, group: SharedMemoryGroup) -> list[int]:
+def _find_in_float32(runs: _Runs, turns: Turns, group: Group) -> list[int]:
     own = runs.gradients(is_silent=True, is_float32=True)
     samples = turns.agree(lambda: [sample(gradient) for gradient in own])
     largest = turns.agree(lambda: [float(gradient.abs().max()) for gradient in own])

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.collectives import Group
 
 _Value = TypeVar("_Value")
 _MOST_ITERATIONS = 2000
@@ -27,7 +27,7 @@ class Turns:
         device: Where the work is done.
     """
 
-    def __init__(self, control: SharedMemoryGroup, device: torch.device) -> None:
+    def __init__(self, control: Group, device: torch.device) -> None:
         self._control = control
         self._device = device
 

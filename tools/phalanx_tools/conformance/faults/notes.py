@@ -12,6 +12,7 @@ from phalanx.errors import PhalanxError
 from phalanx_tools.conformance.faults.operations import CULPRIT, NUM_RANKS
 
 SURVIVORS = tuple(rank for rank in range(NUM_RANKS) if rank != CULPRIT)
+NOTES_OF_SURVIVORS = frozenset(f"{rank}.note" for rank in SURVIVORS)
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,6 @@ def read_notes(folder: Path) -> dict[int, Note]:
             fields = json.loads(path.read_text())
             found[rank] = Note(**{**fields, "culprits": tuple(fields["culprits"])})
     return found
-
-
-def have_survivors_noted(folder: Path) -> bool:
-    """Tell whether all ranks but the culprit have ended."""
-    return all((folder / f"{rank}.note").exists() for rank in SURVIVORS)
 
 
 def _write(path: Path, text: str) -> None:

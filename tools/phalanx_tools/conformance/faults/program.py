@@ -15,13 +15,7 @@ from phalanx.launch.spawn import spawn
 from phalanx_tools.conformance.faults.cell import Cell, Run
 from phalanx_tools.conformance.faults.doors import Door, enter
 from phalanx_tools.conformance.faults.faults import REASON, altered, find_fault
-from phalanx_tools.conformance.faults.notes import (
-    have_survivors_noted,
-    note_error,
-    note_fault,
-    read_fault,
-    read_notes,
-)
+from phalanx_tools.conformance.faults.notes import NOTES_OF_SURVIVORS, note_error, note_fault, read_fault, read_notes
 from phalanx_tools.conformance.faults.operations import CULPRIT, NUM_RANKS, Arguments, find_operation
 
 _CELL_LIMIT_S = 20.0
@@ -93,7 +87,8 @@ def go_wrong(cell: Cell, door: Door, right: Arguments, folder: Path) -> None:
 
 def stall(folder: Path) -> None:
     """Do something else until all others have given up."""
-    while not have_survivors_noted(folder):
+    name = str(folder)
+    while not NOTES_OF_SURVIVORS.issubset(os.listdir(name)):  # no call of Python code: the others shall see us here
         time.sleep(0.01)
 
 

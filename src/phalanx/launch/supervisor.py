@@ -1,0 +1,213 @@
+"""The one supervisor of ranks: it watches them, frees them when one fails, ends them, and hears how each ended.
+
+It knows the mechanism. The policy is a class derived from it: spawn(), an attempt of `phalanx run`, a task of a test.
+
+    starting --> running ------------> finished --> ended
+                    |                     ^
+                    +-----> failed -------+
+
+    starting   It has no process yet.
+    running    Its process runs.
+    failed     It has said that it failed, or its end has shown it. A failure may be the consequence of another's.
+    finished   It has done its part. A rank of a test is finished when it has reported, and may then get another task.
+               Any other rank is finished when its process has ended.
+    ended      Its process has ended, and the launcher knows how. In the end every rank is here, whatever happens.
+
+Who may end whom, and when:
+
+- A rank may end by itself at any time.
+- When a rank fails, the supervisor frees the others: it breaks the world and all groups of that rank, so that ranks
+  that wait there raise. Ranks that do not end within the grace time get signals (see shutdown.py).
+- The policy may end all ranks at any time: when the time is up, or when a person asks for it. Its steps replace those
+  that were under way.
+- Signals go only to ranks that are not finished. What a rank does after its first signal is no failure.
+- While a person debugs a rank, the clock stands still: the deadline does not pass, and a grace time that began with a
+  failure does not end. A shutdown that a person has asked for goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import Generic
+
+from phalanx.launch.loop import Loop
+from phalanx.launch.rank import AnyRank, Starter
+from phalanx.launch.shutdown import AFTER_FAILURE, Shutdown, Steps
+from phalanx.launch.world_watch import WorldWatch
+
+
+class Supervisor(Generic[AnyRank]):
+    """The ranks of one launch, and one loop over everything that can happen to them. Not for several threads.
+
+    Args:
+        ranks: All of them, in order.
+        watch: Their groups.
+        grace_s: How long ranks get to follow each step of their shutdown.
+        deadline: When the time is up; None when there is no limit.
+        loop: What waits.
+    """
+
+    after_failure: Steps = AFTER_FAILURE
+
+    def __init__(
+        self,
+        ranks: Sequence[AnyRank],
+        watch: WorldWatch,
+        *,
+        grace_s: float,
+        deadline: float | None = None,
+        loop: Loop | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.watch = watch
+        self.loop = loop or Loop()
+        self.shutdown = Shutdown(grace_s)
+        self.deadline = deadline
+        self._starter: Starter | None = None
+        self._have_started = False
+        self._dead: set[int] = set()  # ranks whose groups know of their end
+        self._paused_at: float | None = None
+        self._is_patient = True  # whether the shutdown that is under way waits for a person who debugs
+
+    # What policies do.
+
+    def on_started(self) -> None:
+        """Ranks have their processes now."""
+
+    def on_end(self, rank: AnyRank) -> bool:
+        """A rank's process has ended: read what it said last, and call fail() if it should not have.
+
+        Returns:
+            Whether it has ended in good order, so that nobody waits for it.
+        """
+        return rank.status == 0
+
+    def on_deadline(self) -> None:
+        """The time is up."""
+
+    def before_shutdown(self, rank: AnyRank) -> None:
+        """A rank has failed, as the first; nobody has been told yet."""
+
+    def before_signal(self, number: signal.Signals) -> None:
+        """Ranks that are not finished will get this signal next."""
+
+    # What policies call.
+
+    @property
+    def unfinished(self) -> list[AnyRank]:
+        """The ranks that have not done their part."""
+        return [rank for rank in self.ranks if not rank.is_finished]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of the ranks is left."""
+        return self._starter is not None and self._starter.is_over
+
+    def listen_to(self, starter: Starter) -> None:
+        """Hear of the ranks from what has started them."""
+        self._starter = starter
+        self._have_started = any(rank.pid for rank in self.ranks)
+        self.loop.on(starter.fileno(), self._hear)
+        for rank in self.ranks:
+            if rank.status is not None:
+                self._end(rank)
+
+    def turn(self, *, until: float | None = None) -> None:
+        """Wait for something to happen, or for that moment, and see to it."""
+        self.loop.turn(self._patience_s(until))
+        is_up = self.deadline is not None and time.monotonic() >= self.deadline
+        if is_up and not self.is_paused and not self.shutdown.has_begun:
+            self.on_deadline()
+        if self.shutdown.is_due() and not self._waits_for_person():
+            self._step()
+
+    def fail(self, rank: AnyRank, why: str = "", *, is_consequence: bool = False) -> None:
+        """Note a rank's failure and free the others; without a reason, they are told when its process ends."""
+        if not rank.fail(is_consequence=is_consequence):
+            return
+        if not self.shutdown.has_begun:
+            self.before_shutdown(rank)
+        if why:
+            self.watch.fail(rank, why)
+        if not self.shutdown.has_begun:
+            self._is_patient = True
+            self._begin(self.after_failure)
+
+    def declare_dead(self, rank: AnyRank, *, look: bool = True) -> None:
+        """Tell a rank's groups that its process has ended; first, if asked to, look which those are."""
+        if rank.number not in self._dead:
+            self._dead.add(rank.number)
+            if look:
+                self.watch.look(self.ranks)  # groups made later have memory of their own, which survivors hold open
+            self.watch.declare_dead(rank)
+
+    def end_ranks(self, steps: Steps) -> None:
+        """End all ranks that are not finished, in these steps; the first is taken now."""
+        self._is_patient = False
+        self._begin(steps)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a person debugs a rank."""
+        return self._paused_at is not None
+
+    def pause(self) -> None:
+        """Let the clock stand still."""
+        self._paused_at = time.monotonic()
+
+    def resume(self) -> None:
+        """Let the clock go on."""
+        if self._paused_at is None:
+            return
+        elapsed_s, self._paused_at = time.monotonic() - self._paused_at, None
+        if self.deadline is not None:
+            self.deadline += elapsed_s
+        if self.shutdown.due_at is not None and self._is_patient:
+            self.shutdown.due_at += elapsed_s
+
+    # The mechanism.
+
+    def _begin(self, steps: Steps) -> None:
+        self.shutdown.begin(steps)
+        self._step()
+
+    def _step(self) -> None:
+        number = self.shutdown.step()
+        if number is not None:
+            self.before_signal(number)
+            self._send(number)
+
+    def _send(self, number: signal.Signals) -> None:
+        for rank in self.unfinished:
+            rank.send(number)
+
+    def _waits_for_person(self) -> bool:
+        return self.is_paused and self._is_patient
+
+    def _patience_s(self, until: float | None) -> float | None:
+        moments = [until, None if self._waits_for_person() else self.shutdown.due_at]
+        if not self.is_paused and not self.shutdown.has_begun:
+            moments.append(self.deadline)
+        known = [moment for moment in moments if moment is not None and moment != float("inf")]
+        return max(0.0, min(known) - time.monotonic()) if known else None
+
+    def _hear(self) -> None:
+        assert self._starter is not None
+        ended = self._starter.read()
+        if not self._have_started and any(rank.pid for rank in self.ranks):
+            self._have_started = True
+            for rank in self.ranks:
+                self.watch.note_start(rank)
+            if self.shutdown.latest is not None:
+                self._send(self.shutdown.latest)  # it was sent when they were not known
+            self.on_started()
+        for number in [rank.number for rank in ended]:
+            self._end(self.ranks[number])
+
+    def _end(self, rank: AnyRank) -> None:
+        is_first = not self.shutdown.has_begun
+        is_well = self.on_end(rank)
+        rank.is_finished = True
+        self.declare_dead(rank, look=is_first and not is_well)

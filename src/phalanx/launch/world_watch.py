@@ -1,0 +1,51 @@
+"""All groups of ranks as their launcher sees them from outside: it can look into them, and break them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.diagnosis.observer import Observer
+from phalanx.engine import GroupSegment
+from phalanx.launch.rank import Rank
+
+
+class WorldWatch:
+    """The world of some ranks, which is known before they come to it, and the groups that they have made since.
+
+    Attributes:
+        world: The memory of the world.
+        observer: What has found the groups that the ranks are in.
+    """
+
+    def __init__(self, world: GroupSegment) -> None:
+        self.world = world
+        self.observer = Observer()
+
+    def note_start(self, rank: Rank) -> None:
+        """Let the world know a rank's process before the rank comes to it itself."""
+        self.world.launched(rank.number, rank.pid)
+
+    def look(self, ranks: Sequence[Rank]) -> None:
+        """Find the groups that running ranks are in now."""
+        self.observer.look([rank.pid for rank in ranks if rank.is_running])
+
+    def groups(self) -> list[GroupSegment]:
+        """Return the world, and the other groups found so far."""
+        return [self.world, *(group for group in self.observer.groups if group.nonce != self.world.nonce)]
+
+    def fail(self, rank: Rank, why: str) -> None:
+        """Let all who wait for a rank know that it will not come."""
+        self.world.fail(rank.number, why)
+        if rank.is_running:
+            self.look([rank])
+            self.observer.fail(rank.pid, why)
+
+    def declare_dead(self, rank: Rank) -> None:
+        """Let all who wait for a rank know how its process has ended."""
+        self.world.declare_dead(rank.number, rank.status or 0)
+        if rank.pid:
+            self.observer.declare_dead(rank.pid, rank.status or 0)
+
+    def close(self) -> None:
+        """Let go of the groups; the world stays its maker's."""
+        self.observer.close()

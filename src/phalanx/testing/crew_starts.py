@@ -1,0 +1,157 @@
+"""Three ways to start a crew: forked from this process, forked from a zygote, or as programs of their own.
+
+A fork of this process has all that it has imported and set up. The others are for a process whose copy would be of no
+use, because it has initialised CUDA or runs threads, as a notebook does: what they shall do must be sent to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from phalanx.errors import InternalError
+from phalanx.launch.connection import Connection, connected_pair
+from phalanx.launch.context import current_context
+from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
+from phalanx.launch.sending import pack
+from phalanx.launch.waiting import is_readable
+from phalanx.launch.world import name_meeting, open_world
+from phalanx.launch.zygote_client import ZygoteClient
+from phalanx.launch.zygote_ranks import ZygoteRanks, make_request, open_standard_streams
+from phalanx.testing.crew import Crew
+from phalanx.testing.member import Member, fork_member
+from phalanx.testing.output import OutputFiles, create_output_files
+from phalanx.testing.stacks import answer_with_stacks
+from phalanx.testing.task_watch import Terminal
+
+# What a rank does with its connection until the crew closes it.
+Serve = Callable[[Connection], None]
+
+_START_S = 120.0
+
+
+def fork_crew(
+    main: Callable[[int, Connection], None], num_ranks: int, *, redirect: bool, terminal: Terminal | None = None
+) -> Crew:
+    """Fork ranks from this process that each run `main(rank, connection)` and end."""
+    starter = ForkedRanks()
+    crew = Crew([], starter, terminal)
+    try:
+        for rank in range(num_ranks):
+
+            def be_rank(connection: Connection, rank: int = rank) -> None:
+                main(rank, connection)
+
+            crew.members.append(fork_member(rank, be_rank, starter, before=crew.members, redirect=redirect))
+    except BaseException:
+        crew.close()
+        raise
+    return crew
+
+
+def start_crew(
+    num_ranks: int, serve: Serve, zygote: ZygoteClient, *, redirect: bool, terminal: Terminal | None = None
+) -> Crew:
+    """Have ranks forked from a zygote.
+
+    Args:
+        num_ranks: How many.
+        serve: What they do; must be picklable.
+        zygote: The process they are forked from.
+        redirect: Whether they print into files of their own.
+        terminal: What ranks that are debugged share.
+
+    Raises:
+        InternalError: They did not start.
+        RankFailedError: A process could not be started.
+        OSError: There are no more descriptors for them.
+    """
+    with contextlib.ExitStack() as starting:
+        members, theirs = _open_members(num_ranks, starting)
+        starter = ZygoteRanks(members, has_groups=True)
+        crew = Crew(members, starter, terminal)
+        starting.push(lambda kind, *_: crew.close() if kind is not None else None)
+        segment = starting.enter_context(open_world(num_ranks))
+        descriptors = [segment.descriptor, *open_standard_streams(starting)]
+        for rank in range(num_ranks):
+            descriptors += _of_rank(members[rank], theirs[rank])
+        payload = pack((_be_zygotes_rank, (serve, redirect), {}))
+        starter.start(make_request(payload, num_ranks, name_meeting(), 1), descriptors, zygote)
+        starter.await_start()
+        _await_ready(members)
+    return crew
+
+
+def start_programs(command: Callable[[str], Sequence[str]], num_ranks: int, terminal: Terminal) -> Crew:
+    """Start ranks that are programs of their own.
+
+    Args:
+        command: Makes the command line from what the program must hand to be_program().
+        num_ranks: How many.
+        terminal: What ranks that are debugged share.
+
+    Raises:
+        InternalError: They did not start.
+        OSError: There are no more processes or descriptors for them.
+    """
+    with contextlib.ExitStack() as starting:
+        members, theirs = _open_members(num_ranks, starting)
+        starter = ForkedRanks()
+        crew = Crew(members, starter, terminal)
+        starting.push(lambda kind, *_: crew.close() if kind is not None else None)
+        for member, connection in zip(members, theirs, strict=True):
+            own = _of_rank(member, connection)
+            process = subprocess.Popen(
+                command(",".join(map(str, own))), pass_fds=own, start_new_session=True, stdin=subprocess.DEVNULL
+            )
+            process.returncode = 0  # the crew waits for it
+            starter.add(member, process.pid, ChildProcess(process.pid))
+        _await_ready(members)
+    return crew
+
+
+def be_program(descriptors: str, serve: Serve, *, redirect: bool) -> None:
+    """Be a rank that start_programs() has started."""
+    connection, *files = map(int, descriptors.split(","))
+    _be_started(Connection(socket.socket(fileno=connection)), OutputFiles(*files), serve, redirect)
+
+
+def _be_zygotes_rank(serve: Serve, redirect: bool) -> None:
+    context = current_context()
+    assert context is not None
+    with contextlib.suppress(ConnectionError):
+        _be_started(context.own["connection"], OutputFiles(*context.own["descriptors"]), serve, redirect)
+
+
+def _be_started(connection: Connection, files: OutputFiles, serve: Serve, redirect: bool) -> None:
+    if redirect:
+        files.redirect()
+    answer_with_stacks(files)
+    connection.send(("ready",))
+    serve(connection)
+
+
+def _open_members(num_ranks: int, starting: contextlib.ExitStack) -> tuple[list[Member], list[Connection]]:
+    """Make the records of ranks, and the ranks' ends of their connections, which close here when they have started."""
+    members, theirs = [], []
+    for rank in range(num_ranks):
+        ours, other = connected_pair()
+        starting.callback(other.close)
+        theirs.append(other)
+        members.append(Member(rank, connection=ours, files=create_output_files(rank)))
+    return members, theirs
+
+
+def _of_rank(member: Member, connection: Connection) -> list[int]:
+    return [connection.fileno(), member.files.out, member.files.err, member.files.stacks]
+
+
+def _await_ready(members: Sequence[Member]) -> None:
+    deadline = time.monotonic() + _START_S
+    for member in members:
+        has_news = is_readable(member.connection.fileno(), deadline - time.monotonic())
+        if not has_news or member.connection.receive() is None:
+            raise InternalError(f"rank {member.number} did not start" + ("" if has_news else f" in {_START_S:.0f} s"))

@@ -1,0 +1,60 @@
+"""Agreeing through torch's store on where the ranks of a group meet."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import timedelta
+from pathlib import Path
+
+from phalanx.errors import OperationTimeoutError, UsageError
+from phalanx.torch_backend.untyped import Store
+
+
+def agree_on_place(store: Store, rank: int, timeout: timedelta) -> str:
+    """Return a name that all ranks which share this store, and nobody else, get.
+
+    Raises:
+        UsageError: Rank 0 is on another host.
+        OperationTimeoutError: Rank 0 did not come.
+    """
+    # A store may outlive a group, and serve another one: every rank counts how often it was here.
+    number = store.add(f"phalanx/rank/{rank}", 1)
+    return _share_place(store, f"phalanx/place/{number}", rank == 0, timeout)
+
+
+def agree_on_merge_place(store: Store, size: int, timeout: timedelta) -> str:
+    """Do the same for `size` ranks of several groups, which have no common numbers.
+
+    Raises:
+        UsageError: Somebody is on another host.
+        OperationTimeoutError: Nobody came to say where.
+    """
+    number, position = divmod(store.add("phalanx/merge", 1) - 1, size)
+    return _share_place(store, f"phalanx/merge/{number}", position == 0, timeout)
+
+
+def _share_place(store: Store, key: str, is_first: bool, timeout: timedelta) -> str:
+    if is_first:
+        store.set(key, f"{_host()}|{secrets.token_hex(16)}")
+    try:
+        store.wait([key], timeout)
+    except RuntimeError as error:
+        raise OperationTimeoutError(
+            f"rank 0 did not come to make the group within {timeout.total_seconds():.3g} s\n"
+            f"  do       make sure every rank makes this call, or give a longer timeout"
+        ) from error
+    host, _, place = store.get(key).decode().partition("|")
+    if host != _host():
+        raise UsageError(
+            f"this rank is not on rank 0's host, or in another container\n"
+            f"  here     {_host()}\n  rank 0   {host}\n"
+            f"  do       use backend 'gloo' or 'nccl' for ranks on several hosts"
+        )
+    return str(place)
+
+
+def _host() -> str:
+    """What ranks must have in common to reach each other: the running system and its network namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{os.stat('/proc/self/ns/net').st_ino}"

@@ -1,0 +1,62 @@
+"""Read and check the arguments of `phalanx.virtual_devices(...)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from phalanx import settings
+from phalanx.byte_sizes import size_in_bytes
+from phalanx.errors import UsageError
+from phalanx.settings import MAX_VIRTUAL_DEVICES, RACES, Races
+
+Face = Literal["virtual", "cuda"]
+FACES: tuple[Face, ...] = get_args(Face)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The virtual devices of a process.
+
+    Attributes:
+        num_devices: How many.
+        face: The device type they have in torch.
+        memory_bytes: How much memory each has.
+        races: What happens when two streams touch the same memory unordered.
+    """
+
+    num_devices: int
+    face: Face
+    memory_bytes: int
+    races: Races
+
+    def __str__(self) -> str:
+        memory = f"{self.memory_bytes / 2**30:g} GiB"
+        return f'{self.num_devices} with face "{self.face}", {memory} each, races "{self.races}"'
+
+
+def read_request(num_devices: Any, face: Any, memory: Any, races: Any) -> Setup:
+    """Check the arguments of virtual_devices(); None is what the environment says.
+
+    Raises:
+        UsageError: One of them is not possible.
+    """
+    if isinstance(num_devices, bool) or not isinstance(num_devices, int):
+        raise UsageError(f"virtual_devices: num_devices is {num_devices!r}; give a whole number, such as 8")
+    if not 1 <= num_devices <= MAX_VIRTUAL_DEVICES:
+        raise UsageError(f"virtual_devices: num_devices is {num_devices}; give one from 1 to {MAX_VIRTUAL_DEVICES}")
+    if face not in FACES:
+        raise UsageError(
+            f'virtual_devices: face is {face!r}; give "virtual" for devices of their own type, '
+            'or "cuda" for code that is written for torch.cuda'
+        )
+    races = settings.races() if races is None else races
+    if races not in RACES:
+        raise UsageError(f"virtual_devices: races is {races!r}; give one of {', '.join(RACES)}")
+    return Setup(num_devices, face, _read_memory(memory), races)
+
+
+def _read_memory(memory: Any) -> int:
+    if memory is None:
+        return size_in_bytes(settings.virtual_memory(), "PHALANX_VIRTUAL_MEMORY")
+    return size_in_bytes(memory, "virtual_devices: memory")

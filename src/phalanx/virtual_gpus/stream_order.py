@@ -1,0 +1,64 @@
+"""The order of collectives and the streams of virtual devices.
+
+Operations of a device run when they are called, so a collective finds its data ready. An asynchronous collective is
+pending while the caller does other things: synchronizing the device waits for it, as it would for a GPU's stream of
+collectives. If it fails and the program has not waited for it, the next synchronization raises the failure. If there is
+none, the program ends with an error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from phalanx.devices import races
+from phalanx.groups.stream_order import StreamOrder, order_of, orders
+from phalanx.virtual_gpus.library import Library
+
+
+class DeviceStreamOrder(StreamOrder):
+    """The order of one process's virtual devices. Threads may share it."""
+
+    runs_at_once = True
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(library.add_pending)
+        library.when_synchronizing(lambda _: self.finish_pending())  # native code, which an exception can't pass
+
+    def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, operation: str, group_number: int) -> object:
+        """Put a collective behind the current stream; return its position, or None when races are not looked for.
+
+        Raises:
+            RaceError: Another stream is not done with a tensor.
+        """
+        if not races.is_on():
+            return None
+        device = next(tensor.device.index for tensor in (*reads, *writes))
+        return races.begin_collective(reads, writes, group_number=group_number, operation=operation), device
+
+    def wait(self, position: object) -> None:
+        """Put the current stream behind a collective that is over."""
+        if isinstance(position, tuple):
+            races.wait_collective(*position)
+
+
+def register(library: Library, device_type: str) -> None:
+    """Have groups serve tensors of virtual devices, in the order of their streams."""
+    order = DeviceStreamOrder(library)
+    os.register_at_fork(after_in_child=order.forget)
+    atexit.register(order.end)
+    orders(device_type, order)
+
+
+def raise_failure(device_type: str) -> None:
+    """Raise why a collective failed that synchronizing a device has waited for.
+
+    Raises:
+        BaseException: The first failure that has not been raised yet.
+    """
+    order = order_of(device_type)
+    if order is not None:
+        order.raise_failure()

@@ -1,0 +1,197 @@
+"""Torch is left as it was: every change is in the ledger, and what can be undone puts every name back."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import phalanx
+from phalanx import patches
+from phalanx.groups import stream_order
+from phalanx.patches import MISSING, Patch, Patches
+from phalanx.torch_backend import torch_functions
+from phalanx.torch_backend.cuda_order import CudaStreamOrder
+from phalanx.torch_backend.thread_worlds import THREADED, thread_worlds
+from phalanx.torch_backend.untyped import c10d, dist
+from tests.virtual_gpus.in_child import in_child, on_virtual_devices
+
+# Packages whose own code replaces names must do so through a Patches.
+_SOURCES = Path(phalanx.__file__).parent
+
+
+_Place = tuple[int, str]  # the id of a module, class, dictionary or list, and the name in it
+
+_MAY_CHANGE = ("__warningregistry__", "__abstractmethods__", "_abc_impl", "__doc__")
+
+
+def _everything() -> dict[_Place, Any]:
+    """Return what all names of torch's modules and of their classes stand for, and what its tables hold."""
+    found: dict[_Place, Any] = {(id(sys), "excepthook"): sys.excepthook}
+    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "torch"]:
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            found[id(module), name] = value
+            kind = type(value)  # isinstance() would ask objects that warn
+            if issubclass(kind, type) and str(vars(value).get("__module__", "")).startswith("torch"):
+                found.update({(id(value), part): its for part, its in vars(value).items()})
+            if issubclass(kind, dict) and len(value) < 1000:
+                found.update({(id(value), str(key)): its for key, its in value.items()})
+            if issubclass(kind, list) and len(value) < 1000:
+                found.update({(id(value), str(item)): None for item in value})
+    return found
+
+
+def _differences(before: dict[_Place, Any], after: dict[_Place, Any]) -> set[_Place]:
+    """Return the names that stand for something else, or are new, in what is there before and after."""
+    known = {owner for owner, _ in before} & {owner for owner, _ in after}
+    return {
+        place
+        for place in {*before, *after}
+        if place[0] in known
+        and place[1] not in _MAY_CHANGE
+        and before.get(place, MISSING) is not after.get(place, MISSING)
+        and not issubclass(type(after.get(place)), type(sys))  # a submodule that was imported meanwhile
+    }
+
+
+def _place_of(patch: Patch) -> _Place:
+    path, _, key = patch.name.partition('["')
+    if key:
+        return id(patches.find(path)), key.removesuffix('"]')
+    owner, _, name = path.rpartition(".")
+    return id(patches.find(owner)), name
+
+
+def _import_first() -> None:
+    """Import what changes need, so that it is not new afterwards."""
+    for name in ("_dynamo.trace_rules", "cuda.nccl", "distributed._dist2", "distributed.constants"):
+        importlib.import_module(f"torch.{name}")
+    dir(torch.ops._c10d_functional)
+    if THREADED.upper() not in dist.Backend._plugins:  # which torch can't take back
+        with thread_worlds():
+            pass
+
+
+def _install_all(backends: list[Any]) -> Iterator[str]:
+    torch_functions.skip_own_code()
+    yield "torch.compile"
+    torch_functions.teach_torch()
+    yield "a group"
+    stand_ins = [phalanx.stand_in_for(backend) for backend in backends]
+    with thread_worlds():
+        yield "all"
+    for stand_in in stand_ins:
+        stand_in.undo()
+    patches.undo_all()
+    yield "nothing"
+
+
+def _check_all(backends: list[Any]) -> None:
+    _import_first()
+    patches.undo_all()
+    kept = list(patches.changes())
+    before = _everything()
+    num_changes = []
+    for _ in _install_all(backends):
+        changed = {_place_of(patch) for patch in patches.changes() if patch not in kept}
+        num_changes.append(len(changed))
+        missed = _differences(before, _everything()) - changed
+        assert {name for _, name in missed} == set()
+    assert num_changes == [*sorted(set(num_changes[:-1])), 0]
+    assert {name for _, name in _differences(before, _everything())} == set()
+    assert list(patches.changes()) == kept
+
+
+@in_child
+def test_on_the_cpu_every_name_is_put_back() -> None:
+    _check_all(["gloo", "mpi"])
+
+
+@on_virtual_devices(1, face="cuda")
+def test_on_virtual_gpus_every_name_is_put_back_but_those_of_the_device() -> None:
+    _check_all(["nccl", "gloo", "mpi"])
+    kept = list(patches.changes())
+    assert {"torch._C._cuda_getDevice", "torch.cuda.Stream", "torch.UntypedStorage.resize_"} <= {p.name for p in kept}
+    assert [patch for patch in kept if not re.match(r"never: \w+", patch.undo)] == []
+
+
+@on_virtual_devices(1, face="cuda")
+def test_synchronizing_is_put_back() -> None:
+    before = torch._C._cuda_synchronize
+    order = CudaStreamOrder()
+    stream_order.orders("cuda", order)
+
+    class Done:
+        def done(self) -> bool:
+            return True
+
+        def finish(self) -> None: ...
+        def unreported(self) -> None: ...
+        def report(self) -> None: ...
+
+    for _ in range(2):
+        order.started(Done(), owner=None)
+        assert torch._C._cuda_synchronize is not before
+        patches.undo_all()
+        assert torch._C._cuda_synchronize is before
+
+
+@in_child
+def test_what_was_undone_is_changed_again_for_the_next_group(tmp_path: Path) -> None:
+    for turn in range(2):
+        dist.init_process_group("phalanx", init_method=f"file://{tmp_path}/{turn}", rank=0, world_size=1)
+        dist.monitored_barrier()  # torch's own refuses it
+        dist.destroy_process_group()
+        patches.undo_all()
+        assert "serve" not in c10d.monitored_barrier.__code__.co_freevars
+
+
+def test_a_change_of_what_is_not_there_is_none() -> None:
+    some = Patches("a test")
+    assert some.replace("torch.no_such_class.name", 1, "none") is MISSING
+    assert some.replace("torch.no_such_name", 1, "none", only_if_there=True) is MISSING
+    some.wrap(["torch.no_such_name"], lambda function: function, "none")
+    assert not some
+    assert not hasattr(torch, "no_such_name")
+
+
+def test_changes_are_undone_in_the_order_of_a_stack() -> None:
+    some = Patches("a test")
+    before = torch.ones
+    assert some.replace("torch.ones", 1, "first") is before
+    assert some.replace("torch.ones", 2, "second", until="torch 3") == 1
+    some.replace("torch.another", 3, "new")
+    assert [(patch.name, patch.until) for patch in patches.changes() if patch.when == "a test"] == [
+        ("torch.ones", "always"),
+        ("torch.ones", "torch 3"),
+        ("torch.another", "always"),
+    ]
+    some.undo()
+    assert torch.ones is before
+    assert not hasattr(torch, "another")
+
+
+@pytest.mark.parametrize("package", ["torch_backend", "stand_in"])
+def test_only_one_module_depends_on_the_version_of_torch(package: str) -> None:
+    """Others neither name a version nor compare one."""
+    version = re.compile(r"torch 2\.\d|__version__|\(2, \d+\)")
+    assert [
+        path.name
+        for path in sorted((_SOURCES / package).glob("*.py"))
+        if path.name != "versions.py" and version.search(path.read_text())
+    ] == []
+
+
+@pytest.mark.parametrize("package", ["torch_backend", "stand_in", "groups", "devices", "virtual_gpus"])
+def test_names_of_torch_are_set_through_the_ledger_alone(package: str) -> None:
+    assignment = re.compile(
+        r"^\s*(torch|dist|c10d|native)(\.\w+)+ = |setattr\((torch|dist|c10d|native)\b", re.MULTILINE
+    )
+    found = [path for path in sorted((_SOURCES / package).rglob("*.py")) if assignment.search(path.read_text())]
+    assert found == []

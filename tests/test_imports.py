@@ -14,23 +14,8 @@ _FOLDER = Path(phalanx.__file__).parent
 _IMPORTED_ON_USE = {"__init__.py", "testing/__init__.py", "testing/unittest/__init__.py"}
 # The docstring of the package, or of the module, gives one reason for all.
 _WITH_ONE_REASON = ("cli/", "doctor/", "jobs/", "torch_backend/autoload.py")
-# These are still to be changed. Take a file off the list when it is done.
-_STILL_BY_NAME = {
-    "launch/zygote.py",
-    "testing/faults.py",
-    "testing/runner.py",
-    "testing/taking_part.py",
-    "testing/unittest/torch_place.py",
-    "testing/virtual_gpus.py",
-}
-_STILL_WITHOUT_REASON = {
-    "testing/asserts.py",
-    "testing/fixtures.py",
-    "testing/rank_groups.py",
-    "testing/rank_test.py",
-    "testing/real_gpus.py",
-    "testing/virtual_gpus.py",
-}
+# A zygote imports what most ranks need. Its package is below these modules and must not depend on them.
+_BY_NAME_ON_PURPOSE = {"launch/zygote.py"}
 
 
 def _modules() -> Iterator[tuple[str, str]]:
@@ -40,7 +25,7 @@ def _modules() -> Iterator[tuple[str, str]]:
 
 def test_no_module_of_ours_is_imported_by_its_name_or_taken_from_sys_modules() -> None:
     found = {name for name, text in _modules() if any(map(_is_import_by_name, ast.walk(ast.parse(text))))}
-    assert found <= _IMPORTED_ON_USE | _STILL_BY_NAME
+    assert found <= _IMPORTED_ON_USE | _BY_NAME_ON_PURPOSE
 
 
 def _is_import_by_name(node: ast.AST) -> bool:
@@ -60,7 +45,7 @@ def test_an_import_inside_a_function_says_why() -> None:
         for name, text in _modules()
         if not name.startswith(_WITH_ONE_REASON) and any(_imports_without_reason(text))
     }
-    assert found <= _STILL_WITHOUT_REASON
+    assert not found
 
 
 def _imports_without_reason(text: str) -> Iterator[ast.ImportFrom]:

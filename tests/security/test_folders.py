@@ -160,4 +160,4 @@ print(why_not_trusted(Path({str(tmp_path)!r})))
 """
     command = ["unshare", "--user", sys.executable, "-c", program]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert told.stdout == f"whose {tmp_path} is can't be known: this user has no number of its own in this container\n"
+    assert told.stdout == f"the owner of {tmp_path} is unknown: this user has no number of its own in this container\n"

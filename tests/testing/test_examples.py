@@ -108,7 +108,7 @@ def test_divided(rank, number):
         needs=_NEEDS,
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["rank 1*: rejected *while rank 0 ran the test; decide it alike on every rank"])
+    result.stdout.fnmatch_lines(["rank 1*: rejected *while rank 0 ran the test; decide the same on every rank"])
 
 
 def test_drawing_inside_the_test_is_refused(inner: InnerRuns, kind: str) -> None:

@@ -53,7 +53,7 @@ def test_a_test_that_only_some_ranks_skip_fails_and_says_so(inner: InnerRuns, ki
         f"--ranks-kind={kind}",
     )
     result.assert_outcomes(failed=1)
-    expected = "rank 2*: skipped (no GPU) while ranks 0-1, 3 ran the test; decide it alike on every rank"
+    expected = "rank 2*: skipped (no GPU) while ranks 0-1, 3 ran the test; decide the same on every rank"
     result.stdout.fnmatch_lines([expected])
 
 

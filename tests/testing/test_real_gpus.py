@@ -35,7 +35,7 @@ def test_without_a_gpu_a_test_is_skipped_and_told_of_virtual_ones(inner: InnerRu
         "-rs",
     )
     result.assert_outcomes(skipped=7)
-    result.stdout.fnmatch_lines(['SKIPPED*device="cuda" wants one; gpus="virtual" has the CPU play GPUs'])
+    result.stdout.fnmatch_lines(['SKIPPED*device="cuda" needs one; gpus="virtual" needs none'])
     assert inner.notes() == []
 
 

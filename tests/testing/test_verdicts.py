@@ -130,7 +130,7 @@ def test_faults_that_do_nothing_are_told(inner: InnerRuns) -> None:
     result.assert_outcomes(passed=1, failed=1, warnings=1)
     result.stdout.fnmatch_lines_random(
         [
-            "*a fault never struck: this rank did not come to operation 10*",
+            "*a fault took no effect: this rank did not reach operation 10*",
             "*faults work only in phalanx's own groups*",
         ]
     )

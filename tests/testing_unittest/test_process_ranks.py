@@ -171,7 +171,7 @@ def test_a_skip_of_some_ranks_is_an_error_when_the_first_ran() -> None:
             if self.rank == 1:
                 self.skipTest("only here")
 
-    assert "decide it alike on every rank" in run(Case).failures["test_divided"]
+    assert "decide the same on every rank" in run(Case).failures["test_divided"]
 
 
 def test_a_skip_that_is_known_before_costs_no_rank() -> None:

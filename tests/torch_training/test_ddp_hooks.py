@@ -22,6 +22,9 @@ from tests.torch_training.training_ranks import trains_on
 
 NUM_RANKS = 2
 pytestmark = trains_on(NUM_RANKS)
+# Groups of Gloo that a rank keeps until it ends. A callback of a future holds its group, and runs on Gloo's own thread:
+# if that thread drops the last reference, torch ends the process ("Resource deadlock avoided").
+_KEPT: list[Any] = []
 
 
 def _register_allreduce(ddp: Any) -> None:
@@ -95,7 +98,8 @@ def test_power_sgd_trains_as_it_does_over_gloo(process_group: Any, rank: int) ->
         assert state.compression_stats()[0] > 2, "it did not compress"
         return reference.parameters_of(ddp.module)
 
-    all_close(train(process_group), train(dist.new_group(backend="gloo")))
+    _KEPT.append(dist.new_group(backend="gloo"))
+    all_close(train(process_group), train(_KEPT[-1]))
 
 
 def test_quantized_gradients_are_those_of_one_process_but_for_a_step_of_quantization(

@@ -90,8 +90,8 @@ class Coalescing:
             return
         names = {name for name, _, _ in self._calls}
         if len(names) > 1:
-            told = f"a coalescing block requires all collectives to be the same type, not {sorted(names)}"
-            raise self._group.refuse(_operation_of(self._calls[0][0]), told)
+            message = f"a coalescing block requires all collectives to be the same type, not {sorted(names)}"
+            raise self._group.refuse(_operation_of(self._calls[0][0]), message)
         self._work = self._launch()
         if not self._async_op:
             self._work.wait()

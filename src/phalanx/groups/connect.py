@@ -38,7 +38,7 @@ def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> Group:
 
 
 def connect_locally(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> LocalGroup:
-    """Do what connect() does, for those that need more of a group than programs do.
+    """Do what connect() does, for callers that need more of a group than its public methods.
 
     Raises:
         PhalanxError: As connect().

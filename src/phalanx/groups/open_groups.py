@@ -10,7 +10,7 @@ from phalanx.engine import RankEndpoint
 from phalanx.launch.context import LaunchContext, current_context, has_failed, on_failure
 from phalanx.launch.exceptions import describe_exception
 
-# With the id of the rank's context: the context itself may lead to the group, and would keep it here for ever.
+# Each group with the id of its rank's context. The context itself may refer to the group, and would keep it alive.
 _open: weakref.WeakKeyDictionary[RankEndpoint, int] = weakref.WeakKeyDictionary()
 
 

@@ -146,5 +146,5 @@ def check_same_request(cards: Cards) -> None:
         MismatchError: They ask for different ones.
     """
     if len({card[1:] for card in cards}) > 1:
-        told = "; ".join(f"rank {rank} wants {dtype} {shape}" for rank, shape, dtype in sorted(cards))
-        raise MismatchError(f"empty: ranks disagree on the symmetric tensor: {told}")
+        requests = "; ".join(f"rank {rank} wants {dtype} {shape}" for rank, shape, dtype in sorted(cards))
+        raise MismatchError(f"empty: ranks disagree on the symmetric tensor: {requests}")

@@ -55,7 +55,7 @@ _LIBRARY_FOLDERS = [
     typing_extensions.__file__,
 ]
 
-_LARGEST_BYTES = 1 << 52  # more than any machine has; times the ranks of a group it can still be counted
+_LARGEST_BYTES = 1 << 52  # more than any machine has; the sum over all ranks of a group still fits in 64 bits
 
 
 class SharedMemoryGroup(RankEndpoint):
@@ -132,8 +132,8 @@ class SharedMemoryGroup(RankEndpoint):
             PhalanxError: As any collective.
         """
         if any(len(outputs_of_rank) != len(inputs) for outputs_of_rank in outputs):
-            told = f"outputs must have {len(inputs)} tensors for each rank, as many as inputs"
-            refusals = [self.refuse("all_gather", told) for _ in range(max(1, len(inputs)))]
+            message = f"outputs must have {len(inputs)} tensors for each rank, as many as inputs"
+            refusals = [self.refuse("all_gather", message) for _ in range(max(1, len(inputs)))]
             raise refusals[0]
         lists = list(zip(*outputs, strict=True)) if outputs else []
         gather: Callable[..., Work] = self.all_gather  # partial() knows no overloads
@@ -362,4 +362,4 @@ def _explain(group: SharedMemoryGroup | None, facts: Trouble) -> PhalanxError:
     return explain(facts, Scene(group.name, group.rank, group.size, rows, entries, around))
 
 
-_LATE = ("timeout", "peer_left")  # what the missing ranks do instead is the question
+_LATE = ("timeout", "peer_left")  # the error then says what the missing ranks do instead

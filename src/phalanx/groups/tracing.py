@@ -117,7 +117,7 @@ def join_recording(group: Traceable) -> None:
     if key not in _recordings:
         if folder is None:
             return
-        begin(folder)  # the launcher draws it
+        begin(folder)  # the launcher writes the timeline
         atexit.register(_end_quietly)
     group._trace(_recordings[key].file)
 

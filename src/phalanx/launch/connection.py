@@ -24,9 +24,9 @@ _READ_BYTES = 1 << 20
 def receive_with_descriptors(
     connection: socket.socket, most_bytes: int, most_descriptors: int, flags: int = 0
 ) -> tuple[bytes, list[int]]:
-    """Return the next message and its descriptors: fewer than were sent where this process may open no more.
+    """Return the next message and its descriptors; some are missing if this process has reached its limit.
 
-    Unlike socket.recv_fds() it asks for descriptors that are closed on exec; that function forgets all flags.
+    Unlike socket.recv_fds(), which ignores its flags, it asks for descriptors that are closed on exec.
 
     Raises:
         OSError: Nothing could be received.
@@ -41,12 +41,12 @@ def receive_with_descriptors(
 
 
 class FrameReader:
-    """What has come through a stream socket so far. Not for several threads."""
+    """The data that a stream socket has received so far. Not for several threads."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._num_taken = 0  # bytes of frames that were returned before
-        self._descriptors: list[tuple[int, int]] = []  # each with the number of bytes that came until it did
+        self._descriptors: list[tuple[int, int]] = []  # each with the number of bytes received before it
 
     def read(self, stream: socket.socket, flags: int = 0) -> tuple[bytes, list[int]] | None:
         """Return the next frame if it is complete; else receive once, and return the frame if it is complete now.
@@ -54,7 +54,7 @@ class FrameReader:
         Raises:
             EOFError: The other end has closed.
             BlockingIOError: There is nothing to receive, and the flags say not to wait.
-            OSError: With EMFILE when this process could not have all descriptors of a frame; the next one may do.
+            OSError: EMFILE: this process could not open all descriptors of a frame. The next frame may succeed.
         """
         found = self._take()
         if found is not None:
@@ -67,7 +67,7 @@ class FrameReader:
         return self._take()
 
     def close(self) -> None:
-        """Close the descriptors that nobody has taken."""
+        """Close the descriptors that were not returned."""
         for _, descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -92,7 +92,7 @@ class FrameReader:
 
 
 class Connection:
-    """One end of a stream socket for messages: whatever can be pickled. Threads may send, and one may receive."""
+    """One end of a stream socket for messages, which are pickled objects. Threads may send, and one may receive."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
@@ -100,7 +100,7 @@ class Connection:
         self._sending = threading.Lock()  # guards the stream: a message goes in one piece
 
     def fileno(self) -> int:
-        """Return what can be read when a message has come."""
+        """Return a descriptor that becomes readable when a message arrives."""
         return self.stream.fileno()
 
     def close(self) -> None:
@@ -126,10 +126,10 @@ class Connection:
                 self.stream.settimeout(None)
 
     def receive(self) -> tuple[Any, list[int]] | None:
-        """Wait for a message; return it with its descriptors, which are the caller's now. None when there are no more.
+        """Wait for a message; return it with its descriptors, which the caller must close. None at the end.
 
         Raises:
-            OSError: With EMFILE when this process could not have all its descriptors.
+            OSError: EMFILE: this process could not open all its descriptors.
         """
         try:
             while (frame := self._reader.read(self.stream)) is None:

@@ -1,4 +1,4 @@
-"""What a rank started by spawn() knows of itself: set once by the launcher, read by connect()."""
+"""What a rank knows about itself: the launcher sets it once, and connect() reads it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a rank belongs.
+    """The place of a rank in its world.
 
     Attributes:
         rank: Its number.
-        size: How many there are.
+        size: How many ranks there are.
         meeting: Name under which later groups of its world meet.
         rendezvous: Where torch's own backends meet.
     """
@@ -34,21 +34,21 @@ class Placement:
 
 @dataclass
 class LaunchContext:
-    """What a rank knows of the world that it was started in.
+    """What a rank knows about the world in which it was started.
 
     Attributes:
         rank: Its number.
-        size: How many there are.
+        size: How many ranks there are.
         descriptor: The world's segment, attached by the first connect().
         is_thread: Whether ranks are threads of one process.
         meeting: Name under which later groups of this world meet.
         store: Where torch's store is, for its own backends: see phalanx.launch.rendezvous.
-        connects: How many groups this rank has made of the world so far.
+        connects: How many groups of the whole world this rank has made so far.
         failure: What its function raised.
-        interceptor: Told of every operation of this rank before it runs: `interceptor(name, args, kwargs)`.
-        tell: Told of a fault that a test has asked for, such as "lost", before it strikes.
-        ask_gone: Returns which ranks are dead, and which are done, as whoever started them sees it.
-        own: What parts of phalanx keep for this rank, by their names.
+        interceptor: Called before every operation of this rank: `interceptor(name, args, kwargs)`.
+        tell: Called with the kind of an injected fault, such as "lost", before it takes effect.
+        ask_gone: Returns which ranks are dead and which are done; it asks the process that started them.
+        own: Data that parts of phalanx keep for this rank, by name.
     """
 
     rank: int
@@ -71,7 +71,7 @@ _of_process: list[LaunchContext] = []
 
 
 def set_thread_context(context: LaunchContext | None) -> None:
-    """Make the calling thread a rank; with None, make it none."""
+    """Make the calling thread a rank; with None, it is no rank any more."""
     _of_thread.context = context
 
 
@@ -81,7 +81,7 @@ def set_process_context(context: LaunchContext) -> None:
 
 
 def mark_failed(error: BaseException) -> None:
-    """Note that this rank's function raised: it must not look as if it left in good order.
+    """Note that this rank's function raised, so that peers do not take its end for a regular one.
 
     The exception is kept, and with it the frames that hold the rank's groups.
     """
@@ -93,13 +93,13 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def on_failure(tell: Callable[[str], None]) -> None:
-    """Have a function called, once for all ranks of this process, with the reason when one of them fails."""
+    """Register a function for all ranks of this process. It is called with the reason when one of them fails."""
     if tell not in _listeners:
         _listeners.append(tell)
 
 
 def tell_peers(why: str) -> None:
-    """Free those that wait for this rank, with the reason why it will not come."""
+    """Free the peers that wait for this rank, and tell them why it will not come."""
     for tell in _listeners:
         tell(why)
 
@@ -110,7 +110,7 @@ def has_failed() -> bool:
 
 
 def current_thread_rank() -> LaunchContext | None:
-    """Return the context of the calling thread if it is a rank itself; None when the process is one, or nobody is."""
+    """Return the context of the calling thread if this thread is a rank; None if the process is a rank or no rank."""
     context: LaunchContext | None = getattr(_of_thread, "context", None)
     return context if context is not None and context.is_thread else None
 

@@ -1,4 +1,4 @@
-"""What a rank's exception says: what happened and where, in a line, and whether another rank is to blame."""
+"""Describe a rank's exception in one line, and find out whether another rank caused it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from phalanx.diagnosis import formatting
 from phalanx.diagnosis.stacks import is_users
 from phalanx.errors import AbortedError, PeerError
 
-# What Gloo and torch's store say when the other end of a connection has gone.
+# The errors of Gloo and of torch's store when the other end of a connection has closed.
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
 
 
 def describe_exception(error: BaseException) -> str:
-    """Write its type, its first line, and the innermost line of the user's own code."""
+    """Return its type, its first line, and the innermost line of the user's own code."""
     place = place_of(error)
     return headline_of(error) + (f" ({place})" if place else "")
 
 
 def headline_of(error: BaseException) -> str:
-    """Write its type and its first line."""
+    """Return its type and its first line."""
     try:
         message = str(error).strip().partition("\n")[0]
-    except Exception:  # of the program: its exceptions may do anything
+    except Exception:  # __str__ of the user's exception may raise anything
         message = "(its text can't be shown)"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -34,10 +34,10 @@ def place_of(error: BaseException) -> str:
 
 
 def find_consequence(error: BaseException | None) -> BaseException | None:
-    """Return what says that another rank has failed: the exception, or what it was raised from.
+    """Return the exception which says that another rank has failed: this one, or one that it was raised from.
 
     Returns:
-        None when the rank has failed by itself. An assertion is always such a failure, also one about another's end.
+        None if the rank has failed by itself. A failed assertion is always the rank's own failure.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen and not isinstance(error, AssertionError):

@@ -1,4 +1,4 @@
-"""Ranks that this process has forked itself: each has all modules and objects of its parent."""
+"""Ranks that this process forks itself: each has all modules and objects of its parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phalanx.settings import set_environment_defaults
 
 
 class ChildProcess(LocalProcess):
-    """A child of this process, and what it has started."""
+    """A child of this process, and the processes that it has started."""
 
     def __init__(self, pid: int, *, has_group: bool = True) -> None:
         super().__init__(pid, has_group=has_group)
@@ -30,7 +30,7 @@ class ChildProcess(LocalProcess):
         """Wait for its end; return how it ended: exit code, 256 + signal, or UNKNOWN_STATUS."""
         try:
             _, status = os.waitpid(self._pid, 0)
-        except ChildProcessError:  # somebody else has waited for it
+        except ChildProcessError:  # other code has waited for it
             return UNKNOWN_STATUS
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else 256 - code
@@ -44,22 +44,23 @@ class ForkedRanks:
         self._running: dict[int, tuple[Rank, ChildProcess]] = {}
 
     def add(self, rank: Rank, pid: int, process: ChildProcess) -> None:
-        """Look after a rank that has been started."""
+        """Watch a rank that was started."""
         rank.pid, rank.process = pid, process
         self._running[process.fileno()] = (rank, process)
         self._news.register(process.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return what can be read when a rank has ended."""
+        """Return a descriptor that becomes readable when a rank has ended."""
         return self._news.fileno()
 
     def read(self) -> list[Rank]:
         """Return the ranks that have ended since the last time."""
         ended = []
         for descriptor, _ in self._news.poll(0):
-            rank, process = self._running.pop(descriptor)
+            rank, process = self._running[descriptor]
+            rank.status = process.wait()  # first: if an exception comes after this, the end of the rank is not lost
             self._news.unregister(descriptor)
-            rank.status = process.wait()
+            del self._running[descriptor]
             ended.append(rank)
         return ended
 
@@ -69,46 +70,57 @@ class ForkedRanks:
         return not self._running
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop watching the ranks."""
         self._news.close()
 
 
-def fork_rank(main: Callable[[], None]) -> int:
-    """Fork a process that runs `main` as a rank does, and ends; return its id."""
-    flush_streams()  # or every rank would print it again
+def fork_rank(main: Callable[[], None], on_start: Callable[[int], None] = lambda pid: None) -> int:
+    """Fork a process that runs `main` as a rank does, and ends; return its id.
+
+    Args:
+        main: The function that it runs.
+        on_start: Called with its id before a Ctrl-C can interrupt this process.
+
+    Raises:
+        OSError: There is no process for it, or `on_start` raised this.
+    """
+    flush_streams()  # otherwise every rank would print the buffered text again
     parent = os.getpid()
     state = random.getstate()
 
     def be_rank() -> None:
-        random.setstate(state)  # Python has seeded it anew
+        random.setstate(state)  # Python has seeded the generator anew
         _become_rank(mask)
         main()
         atexit._run_exitfuncs()
 
-    # Until the child is in a process group of its own, a Ctrl-C would make it go on as a second parent.
+    # Until the child has its own process group, a Ctrl-C would make it continue as a second parent.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with warnings.catch_warnings():
-        # Python warns of threads. Theirs are not in the child, and it uses none of their locks.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        live_as_rank(parent, be_rank)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    with contextlib.suppress(OSError):  # the child does the same; the first call wins
-        os.setpgid(pid, pid)
+    try:
+        with warnings.catch_warnings():
+            # Python warns about threads. They do not exist in the child, which uses none of their locks.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            live_as_rank(parent, be_rank)  # it never returns
+        with contextlib.suppress(OSError):  # the child does the same; the first call wins
+            os.setpgid(pid, pid)
+        on_start(pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return pid
 
 
 def _become_rank(mask: Iterable[int]) -> None:
     adopt_orphans()  # so the process that ends this rank finds every process that the rank has started
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    gc.freeze()  # what came with the fork needs no looking through: that would copy its pages
+    gc.freeze()  # the collector must not visit the parent's objects: that would copy their pages
     _forget_parents_duties()
     _use_one_thread()
 
 
 def _forget_parents_duties() -> None:
-    """Keep this copy from doing at its end what its parent has to do."""
+    """Remove the parent's exit handlers, signal handlers and children: only the parent deals with them."""
     atexit._clear()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -118,7 +130,7 @@ def _forget_parents_duties() -> None:
 
 
 def _use_one_thread() -> None:
-    """torch's thread pool does not survive a fork; ranks share the machine's cores anyway."""
+    """Use one thread: torch's thread pool does not survive a fork, and ranks share the cores anyway."""
     set_environment_defaults(OMP_NUM_THREADS="1")
     torch: Any = sys.modules.get("torch")
     if torch is not None:

@@ -1,4 +1,4 @@
-"""Waiting for everything at once: it calls back when a descriptor can be read."""
+"""Wait for several descriptors at once, and call back when one can be read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class Loop:
-    """Descriptors, and what to do when they can be read. Not for several threads."""
+    """Descriptors, and the functions to call when they can be read. Not for several threads."""
 
     def __init__(self) -> None:
         self._selector = selectors.PollSelector()  # unlike epoll it takes files, which stdout may be
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Remove all descriptors."""
         self._selector.close()
 
     def on(self, descriptor: int, act: Callable[[], object]) -> None:
@@ -21,16 +21,16 @@ class Loop:
         self._selector.register(descriptor, selectors.EVENT_READ, act)
 
     def off(self, descriptor: int) -> None:
-        """Wait for it no longer, if it was waited for."""
+        """Remove a descriptor, if it is there."""
         if self.waits_for(descriptor):
             self._selector.unregister(descriptor)
 
     def waits_for(self, descriptor: int) -> bool:
-        """Tell whether a descriptor is waited for."""
+        """Tell whether the loop waits for a descriptor."""
         return descriptor in self._selector.get_map()
 
     def turn(self, patience_s: float | None) -> None:
-        """Wait for something to happen, or for that time to pass, and see to it."""
+        """Wait until descriptors can be read, at most that long, and call their functions."""
         for key, _ in self._selector.select(patience_s):
-            if self.waits_for(key.fd):  # it may be gone because of one before it
+            if self.waits_for(key.fd):  # an earlier function may have removed it
                 key.data()

@@ -1,8 +1,9 @@
 """A place where processes or threads of one host meet by name and leave with the same piece of shared memory.
 
-The name is an abstract Unix socket: no file, no port, nothing left behind. Whoever comes first is the host. It collects
-a card from every guest, puts them in order, makes the memory and hands its descriptor round. When all have attached to
-it, all may go; when one can't, nobody has it and everybody hears why. Only processes of the same user are let in.
+The name is an abstract Unix socket: it needs no file and no port, and leaves nothing behind. The first participant is
+the host. It collects a card from every guest, puts the cards in order, makes the memory and sends its descriptor to all
+guests. The meeting ends when all have attached to the memory. If one of them can't, all detach and raise the reason.
+Only processes of the same user are let in.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class MeetingResult:
-    """What a participant takes home.
+    """What a participant gets from a meeting.
 
     Attributes:
-        position: Its place in the order of all.
-        cards: Everybody's cards, in that order.
-        descriptor: The memory; whoever attaches to it closes it.
+        position: Its place in the order of all participants.
+        cards: The cards of all participants, in that order.
+        descriptor: The descriptor of the memory; the participant closes it after it has attached.
     """
 
     position: int
@@ -74,15 +75,15 @@ class Gathering:
     """The rules of one meeting.
 
     Attributes:
-        name: What all participants agree on.
-        is_complete: Whether these cards are everybody.
-        order: Puts the cards in order, or raises UsageError, which everybody gets.
-        create: Makes the memory for that many participants.
-        describe_missing: Says who has not come, for the error.
-        timeout_s: How long to wait for everybody.
-        check: Raises when it is known that somebody can't come; asked now and then.
-        missing: Who has not come, as numbers, if they have any.
-        rank_of: The rank of whoever has a card, if it has any.
+        name: The name that all participants use.
+        is_complete: Tells whether these are the cards of all participants.
+        order: Puts the cards in order, or raises UsageError on all participants.
+        create: Makes the memory for the participants with these cards.
+        describe_missing: Says which participants have not come, for the error.
+        timeout_s: How long to wait for all participants.
+        check: Raises if a participant is known to be unable to come; called from time to time.
+        missing: Returns the ranks that have not come, if participants have rank numbers.
+        rank_of: Returns the rank of the participant with a card, if it has a rank number.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Gathering:
 
     @property
     def title(self) -> str:
-        """The part of the name that people know."""
+        """The part of the name that errors show."""
         return self.name.split("|")[0]
 
 
@@ -112,14 +113,14 @@ def meet(
     Args:
         gathering: Its rules.
         card: What this participant shows the others.
-        attach: Turns what the meeting gives into what is wanted here; the descriptor becomes its own.
-        detach: Undoes that, should another participant not be able to.
+        attach: Makes this participant's object from the result, and closes the result's descriptor.
+        detach: Undoes that if another participant can't attach.
 
     Raises:
-        OperationTimeoutError: Not everybody came in time.
+        OperationTimeoutError: Not all participants came in time.
         PeerError: Another participant died or failed.
         UsageError: The participants contradict each other.
-        OSError: This process can't take part; the others hear of it if they have met it.
+        OSError: This process can't take part. The others get an error if it has met them.
     """
     try:
         return _meet(gathering, card, attach, detach)
@@ -131,7 +132,7 @@ def meet(
 
 @contextlib.contextmanager
 def closing(outcome: MeetingResult) -> Iterator[int]:
-    """Give the descriptor of the memory, and close it."""
+    """Yield the descriptor of the memory, and close it afterwards."""
     try:
         yield outcome.descriptor
     finally:
@@ -165,15 +166,15 @@ def _meet(
 
 
 def address_of(name: str) -> bytes:
-    """Return the socket that belongs to a name; who does not know the name can't guess it."""
+    """Return the address of the socket for a name. Nobody can guess it without the name."""
     return b"\0phalanx-" + hashlib.sha256(f"{os.geteuid()}:{name}".encode()).hexdigest()[:40].encode()
 
 
 def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutError:
-    told = gathering.describe_missing(cards)
+    absence = gathering.describe_missing(cards)
     culprits = tuple(sorted(gathering.missing(cards)))
     return OperationTimeoutError(
-        f"{gathering.title}: timed out after {gathering.timeout_s:.3g} s; {told}\n"
+        f"{gathering.title}: timed out after {gathering.timeout_s:.3g} s; {absence}\n"
         f"  do       make sure every rank makes this call, or give a longer timeout (timeout_s)",
         culprits=culprits,
         verdict="not joined" if culprits else "",
@@ -181,7 +182,7 @@ def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutErr
 
 
 def blame(gathering: Gathering, rank: int | None, kind: type[PeerError], what: str) -> PeerError:
-    """Make the error for a participant that can't go on."""
+    """Make the error for a participant that can't continue."""
     who = "a rank" if rank is None else f"rank {rank}"
     return kind(f"{gathering.title}: {who} {what}", culprits=() if rank is None else (rank,))
 
@@ -192,7 +193,7 @@ def is_same_user(connection: socket.socket) -> bool:
     process, user, _ = struct.unpack("3i", credentials)
     if user != os.geteuid():
         return False
-    # Where numbers say nothing, the kernel still knows who is who: nobody else's open files can be looked at.
+    # If user numbers are not unique, ask the kernel: a user can't look at the open files of another user.
     return is_number_certain() or os.access(f"/proc/{process}/fd", os.R_OK)
 
 
@@ -207,9 +208,9 @@ class _Guest:
         self._host: int | None = None  # its rank
 
     def visit(self, address: bytes) -> MeetingResult | None:
-        """Show the card and wait for the memory; None when there is no host (any more) and it is worth another try."""
+        """Send the card and wait for the memory; None if there is no host (any more), so that the caller retries."""
         try:
-            # This must not wait for room in the queue: the process that holds the place may never make any.
+            # This must not wait for room in the queue: the process that listens there may never accept anything.
             self._connection.setblocking(False)
             self._connection.connect(address)
             self._connection.setblocking(True)
@@ -228,7 +229,7 @@ class _Guest:
         if not message:
             return None
         position, cards, self._host = _opened(message)
-        if not descriptors:  # the kernel drops what there is no room for
+        if not descriptors:  # the kernel drops descriptors that this process may not open
             self._tell("it may not open any more files")
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return MeetingResult(position, cards, descriptors[0])
@@ -236,7 +237,7 @@ class _Guest:
     def join(
         self, outcome: MeetingResult, attach: Callable[[MeetingResult], Attached], detach: Callable[[Attached], None]
     ) -> Attached:
-        """Attach to the memory, and wait until everybody has."""
+        """Attach to the memory, and wait until all participants have done so."""
         try:
             attached = attach(outcome)
         except BaseException as error:
@@ -261,7 +262,7 @@ class _Guest:
     def _await_host(self) -> None:
         while not is_readable(self._connection.fileno(), _POLL_S):
             self._gathering.check()
-            if time.monotonic() > self._deadline + 1:  # the host's own deadline comes first, with better words
+            if time.monotonic() > self._deadline + 1:  # the host's own deadline comes first, and its error says more
                 raise _too_late(self._gathering, [self._card])
 
     def _tell(self, why: str) -> None:
@@ -314,7 +315,7 @@ class _Host:
                     self._guests[guest] = card
                     self._numbers[guest.fileno()] = guest
                     self._poll.register(guest.fileno(), select.POLLIN)
-            elif not self._numbers[number].recv(64):  # it went away while it waited
+            elif not self._numbers[number].recv(64):  # the guest closed its connection while it waited
                 self._poll.unregister(number)
                 guest = self._numbers.pop(number)
                 del self._guests[guest]
@@ -324,10 +325,10 @@ class _Host:
         try:
             if is_same_user(guest):
                 message = guest.recv(1 << 20)
-                with contextlib.suppress(Exception):  # no rank: some other program of this user
+                with contextlib.suppress(Exception):  # not a rank, but another program of this user
                     return pickle.loads(message)
         except (ConnectionError, TimeoutError):
-            pass  # it has gone
+            pass  # the guest has closed its connection
         except OSError:
             guest.close()
             raise
@@ -350,7 +351,7 @@ class _Host:
                 with self._noticing_death(its_card):
                     self._expect_attached(guest.recv(1 << 16), its_card)
             for guest in self._guests:
-                with contextlib.suppress(ConnectionError):  # it has died since: the others notice that by themselves
+                with contextlib.suppress(ConnectionError):  # it has died since; the others find that out by themselves
                     guest.send(pickle.dumps("go"))
         except BaseException:
             detach(attached)
@@ -374,24 +375,24 @@ class _Host:
         return blame(self._gathering, self._gathering.rank_of(card), kind, what)
 
     def _tell_failure(self, error: BaseException) -> None:
-        """Let all guests know, also those at the door, why there is no memory for them."""
-        told = error if isinstance(error, PhalanxError) else None
-        if told is None:
-            told = self._blame(self._card, PeerFailedError, f"can't take part: {headline_of(error)}")
+        """Tell all guests, including those not yet accepted, why there is no memory for them."""
+        reported = error if isinstance(error, PhalanxError) else None
+        if reported is None:
+            reported = self._blame(self._card, PeerFailedError, f"can't take part: {headline_of(error)}")
         own = self._gathering.rank_of(self._card)
-        if isinstance(told, SharedMemoryError) and own is not None:
-            told.culprits = (own,)
+        if isinstance(reported, SharedMemoryError) and own is not None:
+            reported.culprits = (own,)
         for guest in self._guests:
             with contextlib.suppress(OSError):
-                guest.send(pickle.dumps(told))
-        self._dismiss()  # makes room to let the others in
+                guest.send(pickle.dumps(reported))
+        self._dismiss()  # frees descriptors, so that the others can be accepted
         self._server.setblocking(False)
         with contextlib.suppress(OSError):
             while True:
                 guest, _ = self._server.accept()
                 with guest, contextlib.suppress(OSError):
                     if is_same_user(guest):
-                        guest.send(pickle.dumps(told))
+                        guest.send(pickle.dumps(reported))
 
     def _dismiss(self) -> None:
         for guest in self._guests:

@@ -1,6 +1,6 @@
-"""Ending what ranks leave behind: their children, and daemons that have left every process group and session.
+"""End the processes that ranks leave behind: children, and daemons that have left their process group and session.
 
-A process that adopts orphans gets them all as children, sooner or later: it ends its children until it has none.
+A process that adopts orphans gets all of them as children in the end. So it ends its children until it has none.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Container
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
-# Helpers of multiprocessing and torch tidy up by themselves when their process is gone: they get the time for it.
+# Helper processes of multiprocessing and torch clean up when their parent has ended. These times let them do so.
 ASK_AFTER_S = 0.1
 KILL_AFTER_S = 0.5
 _GIVE_UP_AFTER_S = 10.0  # a process that survives SIGKILL this long hangs in the kernel
 _BETWEEN_LOOKS_S = 0.002
-# The kernel's list of children may miss one while others end.
+# The kernel's list of children may miss one while others end, so look twice.
 _SURE_AFTER_LOOKS = 2
 _FORGET_AFTER_S = 2.0
 
 
 def adopt_orphans() -> None:
-    """Make descendants whose parents die children of this process."""
+    """Make this process the parent of descendants whose parents have ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def own_children() -> list[int]:
-    """Return the ids of this process's children, dead ones that nobody has waited for too."""
+    """Return the ids of this process's children, including dead ones that were not waited for."""
     return children_of("self")
 
 
@@ -45,7 +45,7 @@ def children_of(pid: int | str) -> list[int]:
 
 
 def end_children(keep: Container[int] = ()) -> None:
-    """End all children but some, and their children, until there are none; returns when they are gone."""
+    """End all children except those in `keep`, and all their children; return when they have ended."""
     if not _has_children():
         return
     began = time.monotonic()
@@ -75,8 +75,8 @@ def _has_children() -> bool:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill what a process that adopts orphans has started, daemons too; it is stopped, and must be killed next."""
-    _send(pid, signal.SIGSTOP)  # it shall not start more
+    """Kill all descendants of a process that adopts orphans. It is stopped, and the caller must kill it next."""
+    _send(pid, signal.SIGSTOP)  # so that it starts no more processes
     for _ in range(_SURE_AFTER_LOOKS):
         todo, found = [pid], list[int]()
         while todo:
@@ -88,10 +88,10 @@ def kill_descendants(pid: int) -> None:
 
 
 class OrphanReaper:
-    """Ends the process groups of ranks that have ended while others go on."""
+    """Ends the process groups of ranks that have ended, while other ranks run."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, float] = {}  # process group to when its rank ended
+        self._groups: dict[int, float] = {}  # when the rank of each process group ended
 
     def is_busy(self) -> bool:
         """Tell whether to call `look` again soon."""
@@ -102,7 +102,7 @@ class OrphanReaper:
         self._groups[group] = time.monotonic()
 
     def look(self) -> None:
-        """End what has had its time."""
+        """Send signals to the processes whose grace time is over."""
         members: dict[int, list[int]] = {group: [] for group in self._groups}
         for pid in own_children():
             with contextlib.suppress(ProcessLookupError):
@@ -124,5 +124,5 @@ def _reap(pid: int) -> bool:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has become another user's
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or changed its user
         os.kill(pid, number)

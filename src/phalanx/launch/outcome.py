@@ -1,4 +1,4 @@
-"""What became of the ranks: their results, or which failure to blame for the rest."""
+"""How the ranks of spawn() ended: their results, or the failure that caused the others."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class SpawnedRank(Rank):
     """A rank of spawn().
 
     Attributes:
-        connection: Where its report comes from.
-        report: What it said of its function; None when it died without a word.
+        connection: The connection that its report comes through.
+        report: Its report about its function; None if it died without one.
     """
 
     connection: Connection | None = None
     report: Report | None = None
 
     def exception(self) -> BaseException | None:
-        """Return what the rank raised, if it can be rebuilt."""
+        """Return the exception that the rank raised, if it can be rebuilt."""
         if self.report is None or not self.report.exception:
             return None
         error: BaseException = pickle.loads(self.report.exception)
@@ -69,10 +69,10 @@ def _signal_name(number: int) -> str:
 
 
 def raise_first(ranks: Sequence[SpawnedRank]) -> None:
-    """Raise for the failure that came first and was not caused by another.
+    """Raise an error for the first failure that another rank did not cause.
 
     Raises:
-        RankFailedError: The rank died, or its exception can't travel.
+        RankFailedError: The rank died, or its exception can't be pickled.
         Exception: What the rank raised.
     """
     first = first_culprit(ranks)
@@ -88,7 +88,7 @@ def raise_first(ranks: Sequence[SpawnedRank]) -> None:
 
 
 def rank_failed(rank: SpawnedRank, num_ranks: int) -> RankFailedError:
-    """Make the error for a rank whose own exception can't be raised, or that has none."""
+    """Make the error for a rank whose exception can't be raised here, or that has raised none."""
     status = rank.status if rank.status is not None else UNKNOWN_STATUS
     has_code = 0 <= status < 256
     verb = "was " if rank.report is None and not has_code else ""
@@ -105,23 +105,23 @@ def rank_failed(rank: SpawnedRank, num_ranks: int) -> RankFailedError:
 
 
 def could_not_start(rank: int, num_ranks: int, number: int, limit: str) -> RankFailedError:
-    """Make the error for a rank whose process the kernel refused.
+    """Make the error for a rank whose process the kernel refused to make.
 
     Args:
-        rank: Which one; those before it were ended again.
-        num_ranks: How many there should be.
+        rank: The rank; those before it were ended again.
+        num_ranks: The number of ranks that were asked for.
         number: The errno of fork.
-        limit: What describe_process_limit() said where it was refused.
+        limit: The result of describe_process_limit() in the process that called fork.
     """
     advice = advice_about(OSError(number, os.strerror(number)))
     why = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
-    told = f"rank {rank} of {num_ranks} could not be started: {why}"
-    lines = [told, *([f"  limit    {limit}"] if limit else []), *([f"  do       {advice}"] if advice else [])]
+    headline = f"rank {rank} of {num_ranks} could not be started: {why}"
+    lines = [headline, *([f"  limit    {limit}"] if limit else []), *([f"  do       {advice}"] if advice else [])]
     return RankFailedError("\n".join(lines), num_ranks=num_ranks, culprits=(rank,), verdict="not started")
 
 
 def describe_process_limit(error: OSError) -> str:
-    """Say which limit has most probably kept this process from forking; nothing when it was none."""
+    """Say which limit has probably kept this process from forking; empty if it was none."""
     if error.errno != errno.EAGAIN:
         return ""
     if ControlGroups().processes_left() == 0:
@@ -142,5 +142,5 @@ def too_slow(missing: list[int], num_ranks: int, timeout_s: float) -> OperationT
 
 
 def unpack(report: Report) -> Any:
-    """Return the result a rank reported."""
+    """Return the result that a rank reported."""
     return pickle.loads(report.result or b"")

@@ -1,4 +1,4 @@
-"""Folders for things that can be made again, ours alone: what lies there is loaded into the user's process."""
+"""Private cache folders. Their files are loaded into the user's process, so no other user may write to them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from phalanx.settings import cache_folder
 
 
 class NoFolderError(OSError):
-    """There is no folder of our own that can be written to."""
+    """There is no private folder that can be written to."""
 
 
 def cached(kind: str) -> Path | None:
-    """Return the user's folder for things of a kind, without links on the way; None when it can't be known."""
+    """Return the user's cache folder for one kind of files, with links resolved; None if it can't be determined."""
     try:
         return (cache_folder() / kind).resolve()
     except RuntimeError:  # the user has no home
@@ -24,12 +24,12 @@ def cached(kind: str) -> Path | None:
 
 
 def spare(kind: str) -> Path:
-    """Return the folder that serves when the user's can't be written to."""
+    """Return the folder to use if the user's folder can't be written to."""
     return Path(tempfile.gettempdir()).resolve() / f"phalanx-{os.geteuid()}" / kind
 
 
 def open_private(kind: str) -> Path:
-    """Return a folder for things of a kind that can be written to, made if need be.
+    """Return a private folder for one kind of files that can be written to; make it if it does not exist.
 
     Raises:
         NoFolderError: There is none.
@@ -38,7 +38,7 @@ def open_private(kind: str) -> Path:
     problem = "the user has no home folder" if folder is None else _make_private(folder) or why_not_private(folder)
     if folder is not None and not problem:
         return folder
-    # Everybody may make things in the folder for temporary files: each part of the path must be ours.
+    # All users may write to the folder for temporary files, so each part of the path below it must be ours.
     problem_there = _make_private(other.parent) or _link_or_foreign(other.parent) or _make_private(other)
     problem_there = problem_there or why_not_private(other)
     if problem_there:
@@ -47,18 +47,18 @@ def open_private(kind: str) -> Path:
 
 
 def why_not_private(folder: Path) -> str:
-    """Return why a folder without links on its way can't be trusted, nor to be the same one later."""
+    """Return why a folder can't be trusted, now or later; empty if it can. Its path has no links."""
     return why_not_trusted(folder) or next(filter(None, map(_why_replaceable, folder.parents)), "")
 
 
 def why_not_trusted(path: Path) -> str:
-    """Return why a file or folder can't be trusted; nothing when it can.
+    """Return why a file or folder can't be trusted; empty if it can.
 
-    What belongs to the superuser can: it is how an image is prepared for others.
+    Files of the superuser are trusted, because container images are prepared that way.
     """
     status = path.stat()
     if not is_number_certain():
-        return f"whose {path} is can't be known: this user has no number of its own in this container"
+        return f"the owner of {path} is unknown: this user has no number of its own in this container"
     if status.st_uid not in (os.geteuid(), 0):
         return f"{path} belongs to another user (uid {status.st_uid})"
     if _can_others_write(status):
@@ -67,7 +67,7 @@ def why_not_trusted(path: Path) -> str:
 
 
 def _why_replaceable(folder: Path) -> str:
-    """Return who else could put something in the place of what is in a folder.
+    """Return why another user could replace the contents of a folder; empty if none can.
 
     In a container, the superuser of the machine may have no number. The owner of the root folder is trusted instead.
     """
@@ -86,12 +86,12 @@ def _can_others_write(status: os.stat_result) -> bool:
 
 
 def _make_private(folder: Path) -> str:
-    """Make a folder and what is missing above it, or see that it can be written to; return what is wrong."""
+    """Make a folder and its missing parents, and check that it can be written to; return what is wrong."""
     try:
         for each in [*reversed(folder.parents), folder]:
             if not each.exists():
                 each.mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(exist_ok=True)  # says what is in its place
+        folder.mkdir(exist_ok=True)  # fails if something else is in its place
     except OSError as error:
         return f"{folder} can't be made: {error.strerror}"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} can't be written to"

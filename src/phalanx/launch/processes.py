@@ -1,4 +1,4 @@
-"""Ranks as processes: ask the zygote for them, collect their reports, end them when one fails."""
+"""Run ranks as processes: ask the zygote for them, collect their reports, and end them when one fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Task = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of time and trouble the caller accepts."""
+    """The time limit, and whether the other ranks continue when one dies."""
 
     timeout_s: float | None
     grace_s: float
@@ -56,7 +56,7 @@ def run_processes(
 
 
 class _Spawn(Supervisor[SpawnedRank]):
-    """The policy of spawn(): collect every rank's report, raise for the first that fails. Leaving it ends all ranks."""
+    """The policy of spawn(): collect every rank's report, raise when one fails, and end all ranks on exit."""
 
     def __init__(self, num_ranks: int, segment: GroupSegment, limits: Limits) -> None:
         ranks = [SpawnedRank(number) for number in range(num_ranks)]
@@ -68,9 +68,9 @@ class _Spawn(Supervisor[SpawnedRank]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if foreground_group() in [rank.pid for rank in self.ranks if rank.pid]:  # a rank that was debugged has died
+        if foreground_group() in [rank.pid for rank in self.ranks if rank.pid]:  # a debugged rank has died
             give_foreground(os.getpgrp())
-        self._cleanup.close()  # the zygote ends what still runs
+        self._cleanup.close()  # the zygote ends the ranks that still run
         self.watch.close()
         self.loop.close()
 

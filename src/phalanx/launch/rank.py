@@ -1,4 +1,4 @@
-"""A rank as its launcher sees it, and the little that a launcher needs of a rank's process."""
+"""A rank as its launcher sees it, and the few methods of a rank's process that a launcher needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Protocol, TypeVar
 from phalanx.launch.orphans import kill_descendants
 from phalanx.launch.waiting import is_readable
 
-UNKNOWN_STATUS = -1  # nobody knows how it ended
+UNKNOWN_STATUS = -1  # it is not known how the process ended
 
 
 class RankProcess(Protocol):
-    """A rank's process, wherever it runs. A launcher reaches it in no other way."""
+    """A rank's process, wherever it runs. A launcher uses no other way to reach it."""
 
     def is_running(self) -> bool:
         """Tell whether it has not ended."""
@@ -26,24 +26,24 @@ class RankProcess(Protocol):
         """Send it a signal, if it still runs."""
 
     def close(self) -> None:
-        """Let go of the handle; the process goes on."""
+        """Close the handle; the process continues."""
 
 
 class Starter(Protocol):
-    """What has started ranks and hears how they end: their parent, or the zygote.
+    """The object that has started ranks and hears how they end: for their parent process, or for the zygote.
 
-    It is where ranks on other hosts would come in: an agent there starts them, and sends what becomes of them.
+    Ranks on other hosts would need another class like this: an agent there would start them, and report how they end.
     """
 
     def fileno(self) -> int:
-        """Return what can be read when there is news of ranks."""
+        """Return a descriptor that becomes readable when there is news of ranks."""
 
     def read(self) -> Sequence[Rank]:
-        """Take the news, without waiting: set `process` and `status` of ranks; return those that have ended."""
+        """Read the news without waiting: set `process` and `status` of ranks, and return the ranks that have ended."""
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranks have ended, and with them all that they have started."""
+        """Whether all ranks and all processes that they have started have ended."""
 
 
 @dataclass(eq=False)
@@ -51,14 +51,14 @@ class Rank:
     """One rank, from before it is started until after it has ended.
 
     Attributes:
-        number: Which one.
-        pid: Its process, or 0.
+        number: Its number.
+        pid: The id of its process, or 0.
         process: A handle of that process, or None.
         status: How it ended: exit code, 256 + signal, or UNKNOWN_STATUS.
         sent: The signals that the launcher has sent it.
-        failed_at: When it was known that it fails, by itself or because of another.
-        is_consequence: Whether it only fails because another rank has.
-        is_finished: Whether it has done its part: then it is let alone, whatever happens to the others.
+        failed_at: When the launcher found out that it failed, by itself or because of another rank.
+        is_consequence: Whether it failed only because another rank had failed.
+        is_finished: Whether it has done its part; then it gets no signals when other ranks fail.
     """
 
     number: int
@@ -72,12 +72,12 @@ class Rank:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has a process, as far as its launcher has heard."""
+        """Whether it has a process, as far as its launcher knows."""
         return self.pid != 0 and self.status is None
 
     @property
     def is_culprit(self) -> bool:
-        """Whether it has failed, and not because another rank had."""
+        """Whether it has failed, and not because another rank had failed."""
         return self.failed_at is not None and not self.is_consequence
 
     def send(self, number: int) -> None:
@@ -87,14 +87,14 @@ class Rank:
             self.sent.append(number)
 
     def fail(self, *, is_consequence: bool = False) -> bool:
-        """Note that it has failed; tell whether that is new. What it does when it was told to end is no failure."""
+        """Note that it has failed; tell whether that is new. After a signal from the launcher, it does not count."""
         if self.failed_at is not None or self.sent:
             return False
         self.failed_at, self.is_consequence = time.monotonic(), is_consequence
         return True
 
     def release(self) -> None:
-        """Let go of its process."""
+        """Close the handle of its process."""
         if self.process is not None:
             self.process.close()
             self.process = None
@@ -104,7 +104,7 @@ AnyRank = TypeVar("AnyRank", bound=Rank)
 
 
 def first_culprit(ranks: Sequence[AnyRank]) -> AnyRank | None:
-    """Return the rank that failed first, and not because another had; else the first that failed at all."""
+    """Return the first rank that failed by itself; if there is none, the first rank that failed."""
     failed = [rank for rank in ranks if rank.failed_at is not None]
     return min(failed, key=lambda rank: (not rank.is_culprit, rank.failed_at), default=None)
 
@@ -113,11 +113,11 @@ class LocalProcess:
     """A process of this host.
 
     Args:
-        pid: Which.
-        has_group: Whether signals also go to what it has started, and SIGKILL to daemons that have left its group.
+        pid: Its id.
+        has_group: Whether signals also go to its process group, and SIGKILL to daemons that have left the group.
 
     Raises:
-        ProcessLookupError: It has ended, and somebody has waited for it.
+        ProcessLookupError: It has ended, and was waited for.
     """
 
     def __init__(self, pid: int, *, has_group: bool = False) -> None:
@@ -126,7 +126,7 @@ class LocalProcess:
         self._pidfd = os.pidfd_open(pid)
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended."""
+        """Return a descriptor that becomes readable when it has ended."""
         return self._pidfd
 
     def is_running(self) -> bool:
@@ -144,5 +144,5 @@ class LocalProcess:
             signal.pidfd_send_signal(self._pidfd, number)  # it may have left its process group
 
     def close(self) -> None:
-        """Let go of the handle."""
+        """Close the handle."""
         os.close(self._pidfd)

@@ -1,4 +1,4 @@
-"""What a rank's process does from fork to exit: put itself in order, run the function, report, end."""
+"""What a rank's process does from fork to exit: it sets itself up, runs the function, reports and ends."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Report:
     exception: bytes | None = None
     description: str = ""
     traceback: str = ""
-    is_consequence: bool = False  # it only failed because another rank had
+    is_consequence: bool = False  # it failed only because another rank had failed
 
 
 def run_rank(rank: int, request: StartRequest, descriptors: list[int], zygote: int) -> NoReturn:
-    """Be rank `rank`; `descriptors` are segment, standard streams, the connection to the caller, and more.
+    """Run rank `rank` here; `descriptors` are the segment, standard streams, the connection to the caller, and more.
 
-    The function finds the connection and the rest in its context. Never returns.
+    The function finds the connection and the other descriptors in its context. Never returns.
     """
     live_as_rank(zygote, lambda: _report_to_caller(rank, request, descriptors))
 
 
 def live_as_rank(parent: int, main: Callable[[], None]) -> NoReturn:
-    """Be a rank's process that has just been forked: call `main`, and end."""
+    """Run a rank in this process, which has just been forked: call `main`, then end the process."""
     code = FAILED_EXIT_CODE
     try:
         die_with_parent(parent)
         with contextlib.suppress(OSError):  # the parent does the same; the first call wins
-            os.setpgid(0, 0)  # Ctrl-C goes to the launcher alone, which ends the ranks in good order
+            os.setpgid(0, 0)  # Ctrl-C reaches only the launcher, which ends the ranks
         main()
         code = 0
     except SystemExit as leaving:
@@ -90,20 +90,20 @@ def _report_to_caller(rank: int, request: StartRequest, descriptors: list[int]) 
 
 @dataclass(frozen=True)
 class StartRequest:
-    """What a caller asks the zygote for: ranks that look like this.
+    """A description of the ranks that a caller wants from the zygote.
 
     Attributes:
         num_ranks: How many processes to fork.
-        payload: What they shall do; for run_rank the function and its arguments, pickled by cloudpickle.
+        payload: What they have to do; for run_rank the function and its arguments, pickled by cloudpickle.
         environment: Variables for the ranks.
         folder: Working directory.
         path: Python's module search path.
-        arguments: What sys.argv shall be.
+        arguments: The value of sys.argv.
         meeting: Name of the world's meeting place.
         num_threads: Threads torch may use in each rank.
-        entry: What a forked process calls with its rank, the request, its descriptors and the zygote's process id.
-        rendezvous: Where torch's own backends meet, should ranks want them.
-        num_shared: How many of its descriptors are for all ranks; the others are dealt out evenly, in rank order.
+        entry: What a forked process calls with its rank, this request, its descriptors and the zygote's process id.
+        rendezvous: Where torch's own backends meet, if ranks use them.
+        num_shared: How many of its descriptors are for all ranks. Each rank gets an equal part of the rest, in order.
     """
 
     num_ranks: int
@@ -119,14 +119,14 @@ class StartRequest:
     num_shared: int = 4
 
     def placement(self, rank: int) -> Placement:
-        """Say where a rank belongs."""
+        """Return the placement of a rank."""
         return Placement(rank, self.num_ranks, self.meeting, self.rendezvous)
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel end this process when its parent dies; for a parent that runs one thread."""
+    """Let the kernel end this process when its parent dies. The parent must have only one thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # the parent died before the call above
         os._exit(FAILED_EXIT_CODE)
 
 
@@ -137,7 +137,7 @@ def become_rank(request: StartRequest, streams: tuple[int, int, int]) -> None:
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # whole lines: ranks write to the same place
+        if isinstance(stream, io.TextIOWrapper):  # write whole lines, because ranks share the stream
             stream.reconfigure(line_buffering=True, write_through=False)
     replace_environment(request.environment)
     os.chdir(request.folder)
@@ -160,7 +160,7 @@ def _run(request: StartRequest) -> Report:
 
 
 def _report_failure(error: BaseException) -> Report:
-    mark_failed(error)  # peers shall hear why, not see this rank leave
+    mark_failed(error)  # so that peers get the reason, and not just a rank that left
     report = describe_failure(error)
     tell_peers(report.description)
     return report
@@ -177,7 +177,7 @@ def describe_failure(error: BaseException) -> Report:
 
 
 def flush_streams() -> None:
-    """Write out what was printed, as far as it can be."""
+    """Flush the output streams, as far as that is possible."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

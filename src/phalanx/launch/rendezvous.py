@@ -1,15 +1,15 @@
-"""What torch's own backends need to find each other: a store that only this user can reach, and a port's number.
+"""What torch's own backends need to find each other: a store that only this user can open, and a port number.
 
-The store is a memory file of the launcher. Ranks open it through /proc as a FileStore of torch's: no port is opened, no
-file is left behind, and the kernel lets nobody but the same user in.
+The store is a memory file of the launcher. Ranks open it through /proc as a FileStore of torch: no port is opened, no
+file is left behind, and the kernel refuses other users.
 
 A FileStore writes to its path once more when it is freed. That may be long after its world has ended, in a rank that
 runs one test after another or in a thread of this process. So a path never becomes another file while this process
-lives: its worlds share one file, and each has a name in it.
+lives: its worlds share one file, and each world uses its own prefix in it.
 
-The port is bound, so that nobody else is given it, but nothing listens there. It is for programs that make a TCPStore
-themselves: the port is theirs then. Another user who asks for this very number can have it before them, as with every
-port that its server has not yet bound.
+The port is bound, so that the kernel gives it to no other program, but nothing listens there. It is for programs that
+make a TCPStore themselves and then listen on it. As with every port that a server has not bound yet, another user who
+asks for this number may get it first.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Rendezvous(NamedTuple):
     """Where ranks of one world meet.
 
     Attributes:
-        port: For MASTER_PORT; 0 where none can be had, such as in a container that has no network at all.
-        store: The name of this world and the file of torch's store, as "name:path"; empty when there is none.
+        port: For MASTER_PORT; 0 if there is no free port, such as in a container without a network.
+        store: The name of this world and the file of torch's store, as "name:path"; empty if there is none.
     """
 
     port: int
@@ -43,12 +43,12 @@ NOWHERE = Rendezvous(0, "")
 
 
 _lock = threading.Lock()
-_files: list[tuple[int, int]] = []  # the process that made it, and its descriptor; guarded by _lock
+_files: list[tuple[int, int]] = []  # for each file, the process that made it and its descriptor; guarded by _lock
 
 
 @contextlib.contextmanager
 def open_rendezvous() -> Iterator[Rendezvous]:
-    """Name a place in a store, and hold a port for as long as the world's ranks run."""
+    """Choose a name for this world in the store, and reserve a port while its ranks run."""
     path = f"/proc/{os.getpid()}/fd/{_store_file()}"
     with _claim_port() as port:
         yield Rendezvous(port, f"{secrets.token_hex(8)}:{path}")
@@ -74,6 +74,6 @@ def _claim_port() -> Iterator[int]:
         except OSError:
             yield 0
             return
-        # From now on a rank may bind it too, as servers do; the kernel gives it to nobody by itself.
+        # From now on a rank may bind it too, as servers do, but the kernel does not assign it to other programs.
         claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         yield claim.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Functions and values as bytes, for a process of the same program."""
+"""Turn functions and values into bytes, for another process of the same program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import cloudpickle
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
-        # Modules go by name. cloudpickle sees to that for plain ones, but torch.ops is of a class of its own.
+        # Pickle modules by name. cloudpickle does so for plain modules, but torch.ops has a class of its own.
         if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
         return super().reducer_override(value)
@@ -32,7 +32,7 @@ def pack(value: Any) -> bytes:
 
 
 def pack_exception(error: BaseException) -> bytes:
-    """Return an exception as bytes; none when it can't be pickled, or not rebuilt."""
+    """Return an exception as bytes; empty if it can't be pickled or rebuilt."""
     try:
         packed = pack(error)
         pickle.loads(packed)  # some exceptions can be pickled but not rebuilt

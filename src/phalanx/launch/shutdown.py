@@ -1,4 +1,4 @@
-"""Ending ranks step by step: each step is a signal, or none, and the time to follow it."""
+"""End ranks step by step: each step is a signal, or none, and a grace time."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from collections.abc import Sequence
 
 Steps = Sequence[signal.Signals | None]
 
-AFTER_FAILURE: Steps = (None, signal.SIGTERM, signal.SIGKILL)  # first those that wait get an error of their own
+AFTER_FAILURE: Steps = (None, signal.SIGTERM, signal.SIGKILL)  # in the first step, waiting ranks are freed and raise
 WHEN_TIME_IS_UP: Steps = (signal.SIGTERM, signal.SIGKILL)
 
 
 def after_signal(number: signal.Signals) -> Steps:
-    """Return the steps after a signal to the launcher: ranks get the same first."""
+    """Return the steps after a signal to the launcher: ranks get the same signal first."""
     gentle = (number,) if number is signal.SIGTERM else (number, signal.SIGTERM)
     return (*gentle, signal.SIGKILL)
 
 
 class Shutdown:
-    """Where we are with ending the ranks.
+    """The state of a shutdown.
 
     Attributes:
-        due_at: When to take the next step; None when no rank is ended.
-        latest: The signal of the step that was taken last.
+        begun_at: When it began.
+        due_at: When to take the next step; None if no shutdown is under way.
+        latest: The signal of the latest step.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._steps: deque[signal.Signals | None] = deque()
         self.latest: signal.Signals | None = None
+        self.begun_at = 0.0
         self.due_at: float | None = None
 
     @property
@@ -39,9 +41,9 @@ class Shutdown:
         return self.due_at is not None
 
     def begin(self, steps: Steps) -> None:
-        """Plan these steps, the first for now; forget those that were planned before."""
+        """Plan these steps, the first for now, instead of those that were planned before."""
         self._steps = deque(steps)
-        self.due_at = time.monotonic()
+        self.begun_at = self.due_at = time.monotonic()
 
     def is_due(self) -> bool:
         """Tell whether it is time for the next step."""

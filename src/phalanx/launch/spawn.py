@@ -1,4 +1,4 @@
-"""Run a function on several ranks and bring back every rank's result, or the exception of the one that failed."""
+"""Run a function on several ranks, and return every rank's result or raise the exception of the rank that failed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def spawn(
 ) -> list[Any]:
     """Call `function(*args, **kwargs)` on every rank; inside it, `phalanx.connect()` gives the group.
 
-    Processes are forked from one that has imported torch and runs a single thread, so they start in milliseconds; the
-    first call starts that one. The function travels by cloudpickle: lambdas, closures and `__main__` are fine.
+    Ranks are forked from a process that has imported torch and runs one thread, so they start in milliseconds. The
+    first call starts that process. cloudpickle sends the function: lambdas, closures and functions of `__main__` work.
 
     Args:
         function: What to run.
@@ -34,8 +34,8 @@ def spawn(
         args: Positional arguments, the same for every rank.
         kwargs: Keyword arguments, the same for every rank.
         kind: Ranks as processes, or as threads of this process.
-        timeout_s: End the ranks and raise when they take longer; no limit when not given.
-        tolerate_losses: Let the others go on when a process dies; its result is then the RankFailedError itself.
+        timeout_s: If the ranks take longer, end them and raise. The default is no limit.
+        tolerate_losses: Let the others continue when a process dies; its result is then the RankFailedError itself.
 
     Returns:
         The results, in rank order.

@@ -8,21 +8,21 @@ It knows the mechanism. The policy is a class derived from it: spawn(), an attem
 
     starting   It has no process yet.
     running    Its process runs.
-    failed     It has said that it failed, or its end has shown it. A failure may be the consequence of another's.
+    failed     It has reported a failure, or its exit status shows one. A failure may be a consequence of another.
     finished   It has done its part. A rank of a test is finished when it has reported, and may then get another task.
                Any other rank is finished when its process has ended.
     ended      Its process has ended, and the launcher knows how. In the end every rank is here, whatever happens.
 
-Who may end whom, and when:
+What may end a rank, and when:
 
 - A rank may end by itself at any time.
 - When a rank fails, the supervisor frees the others: it breaks the world and all groups of that rank, so that ranks
   that wait there raise. Ranks that do not end within the grace time get signals (see shutdown.py).
-- The policy may end all ranks at any time: when the time is up, or when a person asks for it. Its steps replace those
-  that were under way.
-- Signals go only to ranks that are not finished. What a rank does after its first signal is no failure.
-- While a person debugs a rank, the clock stands still: the deadline does not pass, and a grace time that began with a
-  failure does not end. A shutdown that a person has asked for goes on.
+- The policy may end all ranks at any time: when the time is up, or when a person asks for it. Its steps replace the
+  steps of an earlier shutdown.
+- Signals go only to ranks that are not finished. If a rank fails after its first signal, that does not count.
+- While a person debugs a rank, the clock stops: the deadline does not pass, and a grace time that began with a failure
+  does not end. A shutdown that a person has asked for continues.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from phalanx.launch.world_watch import WorldWatch
 
 
 class Supervisor(Generic[AnyRank]):
-    """The ranks of one launch, and one loop over everything that can happen to them. Not for several threads.
+    """The ranks of one launch, and a loop that waits for all events of these ranks. Not for several threads.
 
     Args:
-        ranks: All of them, in order.
+        ranks: All ranks, in order.
         watch: Their groups.
-        grace_s: How long ranks get to follow each step of their shutdown.
-        deadline: When the time is up; None when there is no limit.
-        loop: What waits.
+        grace_s: The grace time after each step of a shutdown.
+        deadline: When the time is up; None for no limit.
+        loop: The loop that waits.
     """
 
     after_failure: Steps = AFTER_FAILURE
@@ -67,33 +67,33 @@ class Supervisor(Generic[AnyRank]):
         self.deadline = deadline
         self._starter: Starter | None = None
         self._have_started = False
-        self._dead: set[int] = set()  # ranks whose groups know of their end
+        self._dead: set[int] = set()  # ranks whose groups know that they have ended
         self._paused_at: float | None = None
-        self._is_patient = True  # whether the shutdown that is under way waits for a person who debugs
+        self._is_patient = True  # whether the current shutdown waits while a person debugs a rank
 
-    # What policies do.
+    # Methods that policies override.
 
     def on_started(self) -> None:
-        """Ranks have their processes now."""
+        """Called when the ranks have processes."""
 
     def on_end(self, rank: AnyRank) -> bool:
-        """A rank's process has ended: read what it said last, and call fail() if it should not have.
+        """Called when a rank's process has ended: read its last messages, and call fail() if it should not have ended.
 
         Returns:
-            Whether it has ended in good order, so that nobody waits for it.
+            Whether the rank has ended regularly, so that no peer waits for it.
         """
         return rank.status == 0
 
     def on_deadline(self) -> None:
-        """The time is up."""
+        """Called when the time is up."""
 
     def before_shutdown(self, rank: AnyRank) -> None:
-        """A rank has failed, as the first; nobody has been told yet."""
+        """Called when the first rank has failed, before its peers get the reason."""
 
     def before_signal(self, number: signal.Signals) -> None:
-        """Ranks that are not finished will get this signal next."""
+        """Called before ranks that are not finished get this signal."""
 
-    # What policies call.
+    # Methods that policies call.
 
     @property
     def unfinished(self) -> list[AnyRank]:
@@ -102,11 +102,11 @@ class Supervisor(Generic[AnyRank]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of the ranks is left."""
+        """Whether all ranks and all processes that they have started have ended."""
         return self._starter is not None and self._starter.is_over
 
     def listen_to(self, starter: Starter) -> None:
-        """Hear of the ranks from what has started them."""
+        """Read news of the ranks from their starter."""
         self._starter = starter
         self._have_started = any(rank.pid for rank in self.ranks)
         self.loop.on(starter.fileno(), self._hear)
@@ -115,7 +115,13 @@ class Supervisor(Generic[AnyRank]):
                 self._end(rank)
 
     def turn(self, *, until: float | None = None) -> None:
-        """Wait for something to happen, or for that moment, and see to it."""
+        """Wait for the next event, or until that time, and handle it."""
+        # An exception, such as pytest-timeout's, may have come between the end of a rank and its judgement.
+        missed = [rank for rank in self.unfinished if rank.status is not None]
+        for rank in missed:
+            self._end(rank)
+        if missed:
+            return
         self.loop.turn(self._patience_s(until))
         is_up = self.deadline is not None and time.monotonic() >= self.deadline
         if is_up and not self.is_paused and not self.shutdown.has_begun:
@@ -124,7 +130,7 @@ class Supervisor(Generic[AnyRank]):
             self._step()
 
     def fail(self, rank: AnyRank, why: str = "", *, is_consequence: bool = False) -> None:
-        """Note a rank's failure and free the others; without a reason, they are told when its process ends."""
+        """Note a rank's failure and free the others; without a reason, they are freed when its process ends."""
         if not rank.fail(is_consequence=is_consequence):
             return
         if not self.shutdown.has_begun:
@@ -136,11 +142,11 @@ class Supervisor(Generic[AnyRank]):
             self._begin(self.after_failure)
 
     def declare_dead(self, rank: AnyRank, *, look: bool = True) -> None:
-        """Tell a rank's groups that its process has ended; first, if asked to, look which those are."""
+        """Tell a rank's groups that its process has ended; with `look`, find these groups first."""
         if rank.number not in self._dead:
             self._dead.add(rank.number)
             if look:
-                self.watch.look(self.ranks)  # groups made later have memory of their own, which survivors hold open
+                self.watch.look(self.ranks)  # later groups have their own memory, which other ranks keep open
             self.watch.declare_dead(rank)
 
     def end_ranks(self, steps: Steps) -> None:
@@ -154,18 +160,18 @@ class Supervisor(Generic[AnyRank]):
         return self._paused_at is not None
 
     def pause(self) -> None:
-        """Let the clock stand still."""
+        """Stop the clock."""
         self._paused_at = time.monotonic()
 
     def resume(self) -> None:
-        """Let the clock go on."""
+        """Let the clock continue."""
         if self._paused_at is None:
             return
-        elapsed_s, self._paused_at = time.monotonic() - self._paused_at, None
+        now, paused_at, self._paused_at = time.monotonic(), self._paused_at, None
         if self.deadline is not None:
-            self.deadline += elapsed_s
+            self.deadline += now - paused_at
         if self.shutdown.due_at is not None and self._is_patient:
-            self.shutdown.due_at += elapsed_s
+            self.shutdown.due_at += now - max(paused_at, self.shutdown.begun_at)
 
     # The mechanism.
 
@@ -201,7 +207,7 @@ class Supervisor(Generic[AnyRank]):
             for rank in self.ranks:
                 self.watch.note_start(rank)
             if self.shutdown.latest is not None:
-                self._send(self.shutdown.latest)  # it was sent when they were not known
+                self._send(self.shutdown.latest)  # it was sent before the ranks were known
             self.on_started()
         for number in [rank.number for rank in ended]:
             self._end(self.ranks[number])

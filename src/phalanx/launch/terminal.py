@@ -1,10 +1,10 @@
-"""The one terminal of a job, which ranks that are debugged take in turns.
+"""The terminal of a job, which ranks that are debugged use one after the other.
 
     rank  --connect-->  desk (the launcher)     the rank waits
           <--"yours"--                          the launcher shows nothing meanwhile
-          --close-->                            done, or dead: the next one's turn
+          --close-->                            done, or dead: the next rank gets it
 
-Without a launcher that lends it, ranks of a session exclude each other by the name of a socket.
+If no launcher lends the terminal, the ranks of a session use the name of a socket as a lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RETRY_S = 0.05
 
 
 class TerminalTurns:
-    """Whose turn it is on the terminal, and who waits for it. Not for several threads.
+    """Which rank has the terminal, and which ranks wait for it. Not for several threads.
 
     Args:
         pause: Called before a rank gets the terminal.
@@ -43,17 +43,17 @@ class TerminalTurns:
         self._attributes: list[Any] = []
 
     def ask(self, who: object, begin: Callable[[], None]) -> None:
-        """Call `begin` when it is this one's turn."""
+        """Call `begin` when the terminal is free for `who`."""
         self._waiting.append((who, begin))
         self._pass_on()
 
     def end(self, who: object) -> None:
-        """Take the terminal back from this one, if it has it; else it waits no longer."""
+        """Take the terminal back from `who`, or remove `who` from the queue."""
         self._waiting = [each for each in self._waiting if each[0] is not who]
         if who is not self.owner:
             return
         give_foreground(self._foreground)
-        set_terminal_attributes(self._attributes)  # a rank that died has not
+        set_terminal_attributes(self._attributes)  # a rank that died has not reset them
         self._resume()
         self.owner = None
         self._pass_on()
@@ -80,10 +80,10 @@ class TerminalDesk:
         self._listener.bind(f"\0{self.name}")
         self._listener.listen(4096)
         self._turns = TerminalTurns(pause, resume)
-        self._rank: socket.socket | None = None  # of the rank whose turn it is
+        self._rank: socket.socket | None = None  # the connection of the rank that has the terminal
 
     def descriptor(self) -> int:
-        """Return what becomes readable when serve() has something to do."""
+        """Return a descriptor that becomes readable when serve() has something to do."""
         return (self._rank or self._listener).fileno()
 
     @property
@@ -109,7 +109,7 @@ class TerminalDesk:
             self._rank.send(_YOURS)
 
     def close(self) -> None:
-        """Give it to nobody any more."""
+        """Stop lending the terminal."""
         if self._rank is not None:
             self.serve()
         self._listener.close()
@@ -117,13 +117,13 @@ class TerminalDesk:
 
 @contextlib.contextmanager
 def borrow_terminal(desk: str) -> Iterator[tuple[int, int]]:
-    """Wait for the terminal, and have it: descriptors to read from and to write to.
+    """Wait for the terminal, and yield descriptors to read from it and to write to it.
 
     Args:
-        desk: Who lends it; empty when nobody does.
+        desk: The address of the launcher's desk; empty if no launcher lends a terminal.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no terminal.
     """
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
@@ -170,7 +170,7 @@ def _claim(connection: socket.socket, name: bytes) -> bool:
 
 
 def terminal_attributes() -> list[Any]:
-    """Return how the terminal is set; nothing when there is none."""
+    """Return the attributes of the terminal; empty if there is none."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return termios.tcgetattr(terminal.fileno())
@@ -179,7 +179,7 @@ def terminal_attributes() -> list[Any]:
 
 
 def set_terminal_attributes(attributes: list[Any]) -> None:
-    """Set it so, if there is one."""
+    """Set the attributes of the terminal, if there is one."""
     if not attributes:
         return
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
@@ -187,13 +187,13 @@ def set_terminal_attributes(attributes: list[Any]) -> None:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             termios.tcsetattr(terminal.fileno(), termios.TCSADRAIN, attributes)
     except (OSError, termios.error):
-        pass  # not our terminal any more
+        pass  # it is not our terminal any more
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 def _without_suspending(attributes: list[Any]) -> list[Any]:
-    """Ctrl-Z would stop the rank, but not its launcher: no shell would take over, and nobody could go on."""
+    """Disable Ctrl-Z. It would stop the rank, but not its launcher, so no shell could resume them."""
     if not attributes:
         return []
     characters = list(attributes[6])
@@ -214,12 +214,12 @@ def give_foreground(group: int) -> None:
     """Let a process group read the terminal, if there is one."""
     if group <= 0:
         return
-    # Whoever is not in the foreground itself is stopped for this, unless it says that it knows.
+    # The kernel stops a background process that calls tcsetpgrp, unless it blocks SIGTTOU.
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         with open("/dev/tty", "rb") as terminal:
             os.tcsetpgrp(terminal.fileno(), group)
     except OSError:
-        pass  # not our terminal, or the group is gone: whoever reads it, reads it
+        pass  # it is not our terminal, or the group has ended: the foreground stays as it is
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)

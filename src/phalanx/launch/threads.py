@@ -1,6 +1,6 @@
-"""Ranks as threads of the calling process: the same engine, the same errors, no processes.
+"""Run ranks as threads of the calling process: the same engine, the same errors, no processes.
 
-Threads can't be killed: one that computes outside Python when another rank fails goes on until it returns to it.
+Threads can't be killed. If a rank is in native code when another rank fails, it continues until it returns to Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phalanx.launch.rank_process import describe_failure
 
 
 class RankCancelled(AbortedError):
-    """Raised inside a thread rank that still computes after another rank has failed, or when the time is up."""
+    """Raised in a rank that is a thread if it still runs after another rank has failed, or when the time is up."""
 
     def __init__(self, message: str = "this rank was told to stop", **facts: Any) -> None:
         super().__init__(message, **facts)
@@ -30,13 +30,13 @@ class ThreadTeam:
     """Threads that are the ranks of one world: it starts them, waits for them, and tells them to stop.
 
     Args:
-        num_ranks: How many.
+        num_ranks: How many ranks.
         segment: The memory of their world.
-        run: What each does; it gets its rank and returns whether all is well.
+        run: The function of each rank; it gets the rank and returns whether it succeeded.
 
     Attributes:
         changed: Guards the other attributes.
-        finished: The ranks that are done, or that nobody waits for any more, in that order.
+        finished: The ranks that are done, or that the team no longer waits for, in that order.
         stalled: Ranks that will never be done.
         threads: The threads, in rank order.
     """
@@ -54,7 +54,7 @@ class ThreadTeam:
         ]
 
     def run(self, timeout_s: float | None, grace_s: float) -> bool:
-        """Start the threads and wait until all are done; when one fails, for the others only that long.
+        """Start the threads and wait until all are done; if one fails, wait only `grace_s` for the others.
 
         Returns:
             Whether the time is up, and no rank has failed.
@@ -78,7 +78,7 @@ class ThreadTeam:
             return [rank for rank in range(len(self.threads)) if rank not in self.finished]
 
     def cancel(self, ranks: Iterable[int], why: str, grace_s: float = 0.0) -> list[int]:
-        """Have ranks raise as soon as they are back in Python; return those that still run after that time."""
+        """Make ranks raise as soon as they are back in Python; return those that still run after `grace_s`."""
         self._segment.fail(-1, why)
         for rank in ranks:
             if self.threads[rank].is_alive():
@@ -100,7 +100,8 @@ class ThreadTeam:
     def _join(self, ranks: Iterable[int], grace_s: float) -> list[int]:
         deadline = time.monotonic() + grace_s
         for rank in ranks:
-            self.threads[rank].join(max(0.0, deadline - time.monotonic()))
+            if self.threads[rank].ident is not None:  # otherwise it was never started
+                self.threads[rank].join(max(0.0, deadline - time.monotonic()))
         return [rank for rank in ranks if self.threads[rank].is_alive()]
 
 
@@ -136,7 +137,11 @@ def run_threads(
         return True
 
     team = ThreadTeam(num_ranks, segment, be_rank)
-    is_late = team.run(timeout_s, grace_s)
+    try:
+        is_late = team.run(timeout_s, grace_s)
+    except BaseException:  # such as Ctrl-C
+        team.cancel(team.unfinished(), "the ranks were told to stop")
+        raise
     late = team.unfinished()
     if late:
         team.cancel(late, "the other ranks were told to stop")
@@ -146,7 +151,7 @@ def run_threads(
     if culprit is not None:
         error = errors[culprit.number]
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
-            raise_first([culprit])
+            raise_first(ranks)
         error.add_note(f"raised on rank {culprit.number} of {num_ranks}")
-        raise error  # in one process the exception itself can be raised, traceback and all
+        raise error  # threads share a process, so the exception itself is raised, with its traceback
     return [results[rank] for rank in range(num_ranks)]

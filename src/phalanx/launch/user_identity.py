@@ -1,7 +1,7 @@
-"""Whether the numbers of this process's user and group stand for that user alone.
+"""Tell whether the numbers of this process's user and group belong to that user only.
 
-In a user namespace, the kernel shows everybody who has no number there as the same one (65534, mostly "nobody"). For a
-process that is shown so itself, numbers say nothing: another user looks just like its own.
+In a user namespace, the kernel gives all users without a number there the same one (65534, mostly "nobody"). If this
+process has that number itself, it can't tell its own user from others by number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A random number that only this user's processes know, for names that could otherwise be guessed.
 
-Any user can take the name of an abstract Unix socket. Where ranks have nothing in common but what others know too, such
-as a port, another user could be there first. The number lies in the user's home, made when it is first needed. It is
-looked for by the user's entry in the password file, not by variables: all ranks must find the same one.
+Any user can take the name of an abstract Unix socket. If ranks meet by a name that other users know too, such as a port
+number, another user could take that name first. The secret is a file in the user's home, made when it is first needed.
+The home comes from the password file, not from variables, because all ranks must find the same secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTH = 32
 
 
 def make_private(name: str) -> str:
-    """Make a name that others can't guess; it stays as it is where the user has no home to keep a secret in."""
+    """Add the secret to a name, so that others can't guess it; return the name unchanged if there is no home folder."""
     secret = _read(_place())
     if not secret:
         with contextlib.suppress(OSError):
@@ -36,7 +36,7 @@ def _place() -> Path:
 
 
 def _read(place: Path) -> str:
-    """Return what is there, if it is this user's alone."""
+    """Return the secret, if only this user can read the file."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

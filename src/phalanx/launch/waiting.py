@@ -1,4 +1,4 @@
-"""Waiting for one descriptor, of any number: select() knows only those below 1024."""
+"""Wait for one descriptor of any number: select() supports only those below 1024."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import select
 
 
 def is_readable(descriptor: int, timeout_s: float | None) -> bool:
-    """Wait until a descriptor can be read or has ended, at most that long (None: for ever); tell whether it can."""
+    """Wait until a descriptor can be read or is at its end, at most that long (None: for ever); tell whether it is."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))

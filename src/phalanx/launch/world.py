@@ -13,7 +13,7 @@ WORLD_NAME = "world"
 
 
 def name_meeting() -> str:
-    """Make up the name of a meeting that nobody can guess."""
+    """Return a new name for a meeting, which nobody can guess."""
     return f"world {os.getpid()}-{secrets.token_hex(16)}"
 
 
@@ -28,7 +28,7 @@ def create_world(num_ranks: int) -> GroupSegment:
 
 @contextmanager
 def open_world(num_ranks: int) -> Iterator[GroupSegment]:
-    """Make the memory of a world, and let go of it in the end.
+    """Make the memory of a world, and close it at the end.
 
     Raises:
         SharedMemoryError: The machine does not have enough memory.

@@ -1,4 +1,4 @@
-"""All groups of ranks as their launcher sees them from outside: it can look into them, and break them."""
+"""The groups of ranks as their launcher sees them from outside: it can read their state, and break them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from phalanx.launch.rank import Rank
 
 
 class WorldWatch:
-    """The world of some ranks, which is known before they come to it, and the groups that they have made since.
+    """The world of some ranks, which exists before they join it, and the other groups that they have made.
 
     Attributes:
         world: The memory of the world.
-        observer: What has found the groups that the ranks are in.
+        observer: The object that finds the groups of the ranks.
     """
 
     def __init__(self, world: GroupSegment) -> None:
@@ -22,7 +22,7 @@ class WorldWatch:
         self.observer = Observer()
 
     def note_start(self, rank: Rank) -> None:
-        """Let the world know a rank's process before the rank comes to it itself."""
+        """Write the process of a rank into the world, before the rank joins the world itself."""
         self.world.launched(rank.number, rank.pid)
 
     def look(self, ranks: Sequence[Rank]) -> None:
@@ -34,18 +34,18 @@ class WorldWatch:
         return [self.world, *(group for group in self.observer.groups if group.nonce != self.world.nonce)]
 
     def fail(self, rank: Rank, why: str) -> None:
-        """Let all who wait for a rank know that it will not come."""
+        """Tell all ranks that wait for a rank why it will not come."""
         self.world.fail(rank.number, why)
         if rank.is_running:
             self.look([rank])
             self.observer.fail(rank.pid, why)
 
     def declare_dead(self, rank: Rank) -> None:
-        """Let all who wait for a rank know how its process has ended."""
+        """Tell all ranks that wait for a rank how its process has ended."""
         self.world.declare_dead(rank.number, rank.status or 0)
         if rank.pid:
             self.observer.declare_dead(rank.pid, rank.status or 0)
 
     def close(self) -> None:
-        """Let go of the groups; the world stays its maker's."""
+        """Close the groups, except for the world, which its creator closes."""
         self.observer.close()

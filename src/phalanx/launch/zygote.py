@@ -3,10 +3,10 @@
     caller  --(control socket: requests)-->  zygote  --fork-->  ranks
             <-(a socket per request: pids, exits)--
 
-The zygote ends when the control socket does. When the socket of a request ends, the ranks of that request are ended.
-What ranks have started ends with them: the rest of a rank's process group soon after it, and daemons in sessions of
-their own when the last rank of the request has ended. (While ranks of other requests run, nobody can tell whose daemons
-they are: then those wait for the last rank of all.)
+The zygote ends when the control socket is closed. When the socket of a request is closed, the zygote ends the ranks of
+that request. It also ends the processes that ranks have started: the rest of a rank's process group soon after the
+rank, and daemons with their own sessions after the last rank of the request. (While ranks of other requests run, it
+can't tell which rank has started a daemon, so it waits for the last rank of all requests.)
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from phalanx.launch.rank_process import StartRequest
 
 _LENGTH = struct.Struct("!Q")
 _BETWEEN_LOOKS_S = 0.1
-_LONGEST_SLEEP_S = 1.0  # while ranks run: the kernel may have no memory for the byte that reports the end of a rank
-# What most programs need first: ranks have it when they are born.
+_LONGEST_SLEEP_S = 1.0  # while ranks run: if the kernel has no memory, the byte that reports a rank's end is lost
+# Modules that most programs need. Ranks have them from the start.
 _PRELOADED = ("torch", "phalanx.groups.connect", "phalanx.torch_backend.creation")
 
 
 def send_request(control: socket.socket, request: StartRequest, descriptors: list[int]) -> None:
     """Ask for ranks, with these descriptors: the request's socket, those that ranks share, then those of each rank.
 
-    It goes through a socket of its own: what fails on the way is lost with that, and the next one is not harmed.
+    Each request has its own socket, so that a request which fails half-way does not disturb the next one.
 
     Raises:
-        OSError: It could not be sent, or the zygote can't take it.
+        OSError: It could not be sent, or the zygote can't receive it.
     """
     ours, theirs = connected_pair()
     with contextlib.closing(ours):
@@ -58,7 +58,7 @@ def send_request(control: socket.socket, request: StartRequest, descriptors: lis
 
 
 def _receive_request(control: socket.socket) -> tuple[StartRequest, list[int]] | None:
-    """Take the next request; None when it did not come through, and then its sender knows."""
+    """Receive the next request; None if that failed, which its sender finds out too."""
     marker, descriptors = receive_with_descriptors(control, 1, 1)
     if not marker:
         raise EOFError
@@ -67,7 +67,7 @@ def _receive_request(control: socket.socket) -> tuple[StartRequest, list[int]] |
     try:
         with contextlib.closing(Connection(_socket_of(descriptors[0], socket.SOCK_STREAM))) as connection:
             return _answer_request(connection)
-    except OSError:  # it did not come through
+    except OSError:  # the request could not be received
         return None
 
 
@@ -88,7 +88,7 @@ def _answer_request(connection: Connection) -> tuple[StartRequest, list[int]] | 
 
 
 def _socket_of(descriptor: int, kind: int) -> socket.socket:
-    """Make a socket of a descriptor, or close it."""
+    """Make a socket from a descriptor; close the descriptor if that fails."""
     try:
         return socket.socket(socket.AF_UNIX, kind, 0, fileno=descriptor)
     except OSError:
@@ -105,7 +105,7 @@ class _RequestedRanks:
         self.ranks: dict[int, int] = {}  # pid to rank
 
     def start(self, descriptors: list[int], release: Callable[[], None]) -> None:
-        """Fork the ranks, all or none, and tell the caller."""
+        """Fork all ranks or none, and tell the caller."""
         try:
             for rank in range(self.request.num_ranks):
                 self._fork(rank, descriptors, release)
@@ -139,7 +139,7 @@ class _RequestedRanks:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        with contextlib.suppress(OSError):  # the rank does it too: it may have children before we come to it
+        with contextlib.suppress(OSError):  # the rank does the same, because it may have children before this call
             os.setpgid(pid, pid)
         self.ranks[pid] = rank
 
@@ -158,13 +158,13 @@ class _RequestedRanks:
         """Send the caller a message."""
         try:
             self.report.send(pickle.dumps(message))
-        except OSError:  # the caller has gone, or it must be told in another way: by the end of the socket
+        except OSError:  # the caller has gone, or it can't be reached: then closing the socket tells it
             with contextlib.suppress(OSError):
                 self.report.shutdown(socket.SHUT_RDWR)
 
 
 def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # some may have become another user's
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # some may have changed their user
         os.killpg(group, signal.SIGKILL)
 
 
@@ -175,7 +175,7 @@ class _Zygote:
         self._selector = selectors.PollSelector()  # needs no descriptor
         self._selector.register(control, selectors.EVENT_READ)
         self._all_requested: list[_RequestedRanks] = []
-        self._own = frozenset(own_children())  # of what was imported: no ranks' affair
+        self._own = frozenset(own_children())  # children of imported libraries, not of ranks
         self._wakeup, wakeup_writer = socket.socketpair()
         wakeup_writer.setblocking(False)
         self._wakeup.setblocking(False)
@@ -210,7 +210,7 @@ class _Zygote:
         request, descriptors = received
         try:
             report = _socket_of(descriptors[0], socket.SOCK_SEQPACKET)
-        except OSError:  # the other end of that socket tells the caller
+        except OSError:  # the caller sees that the socket is closed
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
             return
@@ -222,7 +222,7 @@ class _Zygote:
         self._selector.register(requested.report, selectors.EVENT_READ, requested)
 
     def _release(self) -> None:
-        """In a rank: let go of what is the zygote's."""
+        """In a rank: close the descriptors of the zygote."""
         self._selector.close()
         for ours in (
             self._control,
@@ -255,7 +255,7 @@ class _Zygote:
             requested.tell(("all ended",))
 
     def _end_request(self, requested: _RequestedRanks) -> None:
-        """The caller closed the request's socket: it has all it wants, or it is dead."""
+        """End the ranks of a request whose socket was closed: the caller needs them no more, or is dead."""
         self._selector.unregister(requested.report)
         requested.report.close()
         requested.kill()
@@ -271,7 +271,7 @@ class _Zygote:
 
 
 def _skip_torchs_housekeeping() -> None:
-    """Keep torch from taking its operators apart in every rank that ends, which takes longer than the rank's start."""
+    """Keep torch from destroying its operators at the end of every rank, which takes longer than starting the rank."""
     registry: dict[Any, Any] = weakref.finalize._registry  # type: ignore[attr-defined]
     for finalizer, facts in registry.items():
         if getattr(facts.func, "__module__", "") == "torch.library":
@@ -284,22 +284,22 @@ def main(
     *,
     is_forkable: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Import what ranks need, say so, and fork them on demand until the caller is gone.
+    """Import what ranks need, report that, and fork ranks on request until the caller has gone.
 
     Args:
         descriptor: The control socket.
         prepare: What else to do before ranks are forked.
-        is_forkable: Tells whether forks can do all they shall; threads are looked for in any case.
+        is_forkable: Tells whether forks of this process will work as ranks. Threads are checked in any case.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
     adopt_orphans()
-    gc.disable()  # an import makes hundreds of thousands of objects that stay: looking through them takes a fifth of it
+    gc.disable()  # imports make many objects that stay: collecting garbage meanwhile takes a fifth of the time
     for name in _PRELOADED:
         importlib.import_module(name)
     prepare()
     _skip_torchs_housekeeping()
-    gc.freeze()  # nor need every rank look through them, and so copy the pages they are on
+    gc.freeze()  # so that the collector in a rank does not visit these objects, which would copy their pages
     gc.enable()
     num_threads = len(os.listdir("/proc/self/task")) if is_forkable() else 0
     control.sendall(_LENGTH.pack(num_threads))

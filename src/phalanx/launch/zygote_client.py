@@ -1,4 +1,4 @@
-"""The caller's end of the zygote: started with the first spawn(), kept warm, gone with the process."""
+"""The caller's side of the zygote, which the first spawn() starts and which lives until this process ends."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _START_S = 120.0  # for importing torch, and with pytest also the tests
 
 
 class NotForkableError(InternalError):
-    """What was imported into the zygote has started threads, or initialised CUDA."""
+    """A module that the zygote has imported has started threads or initialised CUDA."""
 
 
 class ZygoteClient:
     """A running zygote. Threads may share it.
 
     Args:
-        program: Python code that becomes one; it finds its socket's number in sys.argv[1].
-        arguments: What else it finds there.
-        environment: Its variables; this process's own if not given.
-        output: A descriptor for what it prints; this process's own streams if not given.
-        is_apart: Whether it is in a process group of its own, where a terminal's Ctrl-C does not reach it.
+        program: The Python code to run; it gets the number of its socket in sys.argv[1].
+        arguments: Further arguments in sys.argv.
+        environment: Its variables; by default those of this process.
+        output: A descriptor for its output; by default the streams of this process.
+        is_apart: Whether it has its own process group, so that Ctrl-C in the terminal does not reach it.
 
     Raises:
         OSError: It could not be started.
@@ -97,13 +97,13 @@ class ZygoteClient:
         return self._owner == os.getpid() and self._process.poll() is None and not self._has_hung_up()
 
     def _has_hung_up(self) -> bool:
-        # The kernel closes the files of a killed process first: its ranks may be gone before it counts as ended.
+        # The kernel closes the files of a killed process first, so its ranks may end before the zygote has ended.
         looks = select.poll()
         looks.register(self._control, 0)
         return bool(looks.poll(0))
 
     def exit_code(self) -> int | None:
-        """Return its exit code, or a negative signal, when its socket has ended; None when it goes on."""
+        """Return its exit code, or a negative signal number, if its socket is closed; None if it still runs."""
         try:
             return self._process.wait(timeout=_END_S)
         except subprocess.TimeoutExpired:
@@ -120,14 +120,14 @@ class ZygoteClient:
                 self._read_greeting()
 
     def start(self, request: StartRequest, descriptors: list[int]) -> None:
-        """Have ranks forked.
+        """Ask the zygote to fork ranks.
 
         Raises:
             InternalError: The zygote could not be started, or can't be forked (NotForkableError).
             OSError: The request could not be sent to it.
         """
         from phalanx.launch.zygote import (
-            send_request,  # here: a launcher starts the zygote before it loads anything else
+            send_request,  # imported here, because a launcher starts the zygote before it imports anything else
         )
 
         self.await_ready()
@@ -138,7 +138,7 @@ class ZygoteClient:
             raise in_words(error, f"{request.num_ranks} ranks could not be asked for") from error
 
     def close(self, *, at_once: bool = False) -> None:
-        """End it, and with it any ranks it has; at once also when it still imports torch."""
+        """End it and its ranks; with `at_once` even while it imports torch."""
         self._control.close()
         if self._owner == os.getpid():
             if at_once:
@@ -168,7 +168,7 @@ _shared: list[ZygoteClient] = []
 
 
 def shared_zygote() -> ZygoteClient:
-    """Return this process's zygote, started if there is none. It costs one import of torch, so there is only one."""
+    """Return this process's zygote; start it if there is none. There is only one, because it has to import torch."""
     with _lock:
         if not _shared or not _shared[0].is_usable():
             for dead in _shared:

@@ -1,4 +1,4 @@
-"""Ranks that a zygote has forked: what their launcher asks it for, and what it hears of them."""
+"""Ranks that a zygote forks: the launcher's requests to it, and its messages about the ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.settings import copy_environment, torch_threads
 
 
 def make_request(payload: bytes, num_ranks: int, meeting: str, num_threads: int) -> StartRequest:
-    """Describe ranks that look like this process to the functions they run."""
+    """Describe ranks that have the environment, folder, search path and arguments of this process."""
     return StartRequest(
         num_ranks=num_ranks,
         payload=payload,
@@ -34,7 +34,7 @@ def make_request(payload: bytes, num_ranks: int, meeting: str, num_threads: int)
 
 
 def open_standard_streams(stack: contextlib.ExitStack) -> list[int]:
-    """Return copies of the standard streams, which close with the stack; of nothing where one is closed."""
+    """Return copies of the standard streams, which the stack closes; of /dev/null for a stream that is closed."""
     copies = []
     for number in range(3):
         try:
@@ -50,11 +50,11 @@ class ZygoteRanks:
 
     Args:
         ranks: The records of the ranks, which are kept up to date.
-        has_groups: Whether signals go also to what the ranks have started.
+        has_groups: Whether signals also go to the processes that the ranks have started.
 
     Attributes:
-        is_over: Whether all ranks have ended, and with them all that they have started.
-        is_lost: Whether the zygote is gone, and its ranks with it; or it has lost touch with them.
+        is_over: Whether all ranks and all processes that they have started have ended.
+        is_lost: Whether the zygote has ended with its ranks, or can't report on them any more.
     """
 
     def __init__(self, ranks: Sequence[Rank], *, has_groups: bool = False) -> None:
@@ -77,11 +77,11 @@ class ZygoteRanks:
             zygote.start(request, [self._theirs.fileno(), *descriptors])
 
     def fileno(self) -> int:
-        """Return what can be read when there is news of ranks."""
+        """Return a descriptor that becomes readable when there is news of ranks."""
         return self._news.fileno()
 
     def read(self) -> list[Rank]:
-        """Take one piece of news; return the ranks that have ended.
+        """Read one message; return the ranks that have ended.
 
         Raises:
             RankFailedError: A process could not be started.
@@ -106,7 +106,7 @@ class ZygoteRanks:
         """Wait until the ranks have processes.
 
         Raises:
-            InternalError: The zygote has ended before.
+            InternalError: The zygote ended first.
             RankFailedError: A process could not be started.
         """
         while not all(rank.pid for rank in self._ranks):

@@ -129,7 +129,7 @@ def _install_nccl(patches: Patches) -> None:
     if stream_order.is_virtual("cuda"):  # with real GPUs, torch has these itself
         why = "TORCH_DISTRIBUTED_DEBUG=DETAIL shows tensors by it, and a torch without NCCL does not have it"
         patches.replace(f"{_NATIVE}._hash_tensors", _hash_tensors, why)
-        why = "a torch without NCCL says no, and torch.cuda.nccl works on virtual GPUs"
+        why = "torch.cuda.nccl works on virtual GPUs, but a torch without NCCL returns False"
         patches.replace("torch.cuda.nccl.is_available", lambda tensors: all(t.is_cuda for t in tensors), why)
         allow_bfloat16(patches)
 

@@ -1,4 +1,4 @@
-"""What a rank waits in, as its crew sees it from outside."""
+"""Find the operation in which a rank waits, as its crew sees it from outside."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from phalanx.testing.rank_report import Waiting
 
 
 def find_activity(watch: WorldWatch, pid: int) -> Waiting | None:
-    """Return which operation a process waits in; None when in none."""
+    """Return the operation in which a process waits, or None."""
     for group in watch.groups():
-        for row in () if group.is_broken else group.snapshot():  # nobody waits in a broken group any more
+        for row in () if group.is_broken else group.snapshot():  # no rank waits in a broken group
             waiting = waiting_of(row) if row.pid == pid else None
             if waiting is not None:
                 return waiting if group is watch.world else replace(waiting, group=group.name)
@@ -20,7 +20,7 @@ def find_activity(watch: WorldWatch, pid: int) -> Waiting | None:
 
 
 def waiting_of(row: RankFacts) -> Waiting | None:
-    """Return what a rank of a group waits in; None when it does not."""
+    """Return the operation in which a rank of a group waits, or None."""
     if row.mail is not None:
         return Waiting(row.mail.operation, location=row.mail.location)
     if row.collective is None or row.state not in ("present", "dead"):

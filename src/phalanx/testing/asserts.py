@@ -74,8 +74,8 @@ def assert_ranks_raise(
     expected = set(range(size)) if on is None else set(_listed(on, size))
     kinds = error if isinstance(error, tuple) else (error,)
     is_right = isinstance(caught, kinds) and (match is None or re.search(match, str(caught)) is not None)
-    told = "nothing" if caught is None else f"{type(caught).__name__}: {(str(caught).splitlines() or [''])[0]}"
-    outcomes = _gather((is_right if _context().rank in expected else caught is None, told))
+    found = "nothing" if caught is None else f"{type(caught).__name__}: {(str(caught).splitlines() or [''])[0]}"
+    outcomes = _gather((is_right if _context().rank in expected else caught is None, found))
     if all(fine for fine, _ in outcomes.values()):
         return
     by_text: dict[str, list[int]] = {}
@@ -103,8 +103,8 @@ def expect_on(rank: int | Iterable[int], value: Any, expected: Any = True) -> No
     context = _context()
     ranks = _listed(rank, context.size)
     is_fine = context.rank not in ranks or _is_same(value, expected)
-    told = "" if is_fine else f"got {_shown(value)}, expected {_shown(expected)}"
-    failures = {number: text for number, text in _gather(told).items() if text}
+    problem = "" if is_fine else f"got {_shown(value)}, expected {_shown(expected)}"
+    failures = {number: text for number, text in _gather(problem).items() if text}
     if failures:
         raise AssertionError("; ".join(f"rank {number}: {text}" for number, text in failures.items()))
 
@@ -119,7 +119,7 @@ def _context() -> LaunchContext:
 def _gather(value: Any) -> dict[int, Any]:
     """Return the values of all ranks that are alive, over a group that only assertions use."""
     context = _context()
-    for _ in range(context.size):  # each time without one that has died
+    for _ in range(context.size):  # each retry is without a rank that has died
         group = context.own.get("asserts")
         gone = context.ask_gone()[0] if context.ask_gone is not None else frozenset()
         if group is None or gone.intersection(group.ranks):
@@ -133,7 +133,7 @@ def _gather(value: Any) -> dict[int, Any]:
 
 def _meet(context: LaunchContext) -> LocalGroup:
     """Make a group of all ranks that are alive."""
-    from phalanx.groups.connect import attach
+    from phalanx.groups.connect import attach  # imports torch, which a test without ranks may do without
 
     number = context.own["num_asserts"] = context.own.get("num_asserts", 0) + 1
     everybody = set(range(context.size))

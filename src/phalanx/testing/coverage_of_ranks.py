@@ -1,4 +1,4 @@
-"""Coverage measured on ranks, brought home: with coverage.py running, a rank's lines count like pytest's own."""
+"""Add coverage of ranks to pytest's own: if coverage.py runs, lines that a rank executes count too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def _running() -> Any:
 
 
 def collect() -> bytes:
-    """On a rank: return what was measured here; nothing when nothing measures."""
+    """On a rank: return what was measured here; empty if coverage.py does not run."""
     measuring = _running()
     if measuring is None:
         return b""
     data = measuring.get_data()
     collected: bytes = data.dumps()
-    data.erase()  # after a fork it has a file of its own
+    data.erase()  # after a fork, it has its own file
     return collected
 
 

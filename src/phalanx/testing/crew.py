@@ -1,6 +1,6 @@
-"""Several ranks at one task: wait for all, free the others when one fails, end those that are late.
+"""Run a task on several ranks: wait for all, free the others when one fails, and end those that are late.
 
-Whatever happens to a rank, the crew comes back with one ending per rank, within the time limit and a grace.
+Whatever happens to a rank, the crew returns one ending per rank, within the time limit and a grace time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class TaskInterrupted(Exception):
 
 
 class Crew:
-    """Ranks that are ready for a task, or at one. Not for several threads.
+    """Ranks that wait for a task, or run one. Not for several threads.
 
     Args:
         members: The ranks, in order.
-        starter: What has started them; it is closed with the crew.
-        terminal: What ranks that are debugged share, if there is one.
+        starter: The object that has started them; the crew closes it.
+        terminal: The terminal that debugged ranks share, if there is one.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Crew:
             member.connection.send(("task", placement, task), [segment.descriptor], timeout_s=_SEND_S)
 
     def wait(self, segment: GroupSegment, *, timeout_s: float) -> list[Ending]:
-        """Wait until the task is done on every rank, or can't be.
+        """Wait until the task has ended on every rank.
 
         Raises:
-            TaskInterrupted: Somebody has ended the test from outside.
+            TaskInterrupted: The test was ended from outside.
         """
         start = time.monotonic()
         grace_s = read_settings().grace_s
@@ -83,13 +83,13 @@ class Crew:
             return watch.run(self._starter)
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as reason:  # pytest's own, such as the alarm of pytest-timeout
+        except BaseException as reason:  # raised in pytest's process, for example by pytest-timeout
             raise TaskInterrupted(watch.abandon(), reason, time.monotonic() - start) from reason
         finally:
             watch.close()
 
     def wait_for_exit(self) -> list[Member]:
-        """Wait until ranks that have nothing more to do have ended; return those that had to be killed."""
+        """Wait until ranks that have finished their work have ended; return those that had to be killed."""
         deadline = time.monotonic() + EXIT_PATIENCE_S
         self._hear_until(deadline)
         stuck = [member for member in self.members if member.status is None]
@@ -105,12 +105,12 @@ class Crew:
 
     def _kill(self) -> None:
         for member in self.members:
-            member.kill()  # one that has ended may have left something behind
+            member.kill()  # a rank that has ended may have left processes behind
         self._hear_until(None)
 
     def _hear_until(self, deadline: float | None) -> None:
         """Wait for the ends of all ranks."""
-        while any(member.status is None for member in self.members):
+        while any(member.is_running for member in self.members):
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not is_readable(self._starter.fileno(), left_s):
                 return

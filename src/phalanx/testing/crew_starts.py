@@ -1,7 +1,8 @@
-"""Three ways to start a crew: forked from this process, forked from a zygote, or as programs of their own.
+"""Three ways to start a crew: forked from this process, forked from a zygote, or as separate programs.
 
-A fork of this process has all that it has imported and set up. The others are for a process whose copy would be of no
-use, because it has initialised CUDA or runs threads, as a notebook does: what they shall do must be sent to them.
+A fork of this process has everything that this process has imported and set up. The other ways are for a process whose
+forks do not work, because it has initialised CUDA or runs threads, as a notebook does. There, tasks must be sent to the
+ranks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from phalanx.errors import InternalError
 from phalanx.launch.connection import Connection, connected_pair
 from phalanx.launch.context import current_context
 from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
+from phalanx.launch.rank_process import Report
 from phalanx.launch.sending import pack
 from phalanx.launch.waiting import is_readable
 from phalanx.launch.world import name_meeting, open_world
@@ -27,7 +29,7 @@ from phalanx.testing.output import OutputFiles, create_output_files
 from phalanx.testing.stacks import answer_with_stacks
 from phalanx.testing.task_watch import Terminal
 
-# What a rank does with its connection until the crew closes it.
+# The function of a rank: it serves its connection until the crew closes it.
 Serve = Callable[[Connection], None]
 
 _START_S = 120.0
@@ -55,14 +57,14 @@ def fork_crew(
 def start_crew(
     num_ranks: int, serve: Serve, zygote: ZygoteClient, *, redirect: bool, terminal: Terminal | None = None
 ) -> Crew:
-    """Have ranks forked from a zygote.
+    """Let a zygote fork ranks.
 
     Args:
-        num_ranks: How many.
-        serve: What they do; must be picklable.
-        zygote: The process they are forked from.
-        redirect: Whether they print into files of their own.
-        terminal: What ranks that are debugged share.
+        num_ranks: How many ranks.
+        serve: The function that they run; must be picklable.
+        zygote: The process that they are forked from.
+        redirect: Whether each prints into its own files.
+        terminal: The terminal that debugged ranks share.
 
     Raises:
         InternalError: They did not start.
@@ -86,12 +88,12 @@ def start_crew(
 
 
 def start_programs(command: Callable[[str], Sequence[str]], num_ranks: int, terminal: Terminal) -> Crew:
-    """Start ranks that are programs of their own.
+    """Start ranks as separate programs.
 
     Args:
-        command: Makes the command line from what the program must hand to be_program().
-        num_ranks: How many.
-        terminal: What ranks that are debugged share.
+        command: Makes the command line from a text that the program must pass to be_program().
+        num_ranks: How many ranks.
+        terminal: The terminal that debugged ranks share.
 
     Raises:
         InternalError: They did not start.
@@ -114,7 +116,7 @@ def start_programs(command: Callable[[str], Sequence[str]], num_ranks: int, term
 
 
 def be_program(descriptors: str, serve: Serve, *, redirect: bool) -> None:
-    """Be a rank that start_programs() has started."""
+    """Run a rank that start_programs() has started."""
     connection, *files = map(int, descriptors.split(","))
     _be_started(Connection(socket.socket(fileno=connection)), OutputFiles(*files), serve, redirect)
 
@@ -135,13 +137,18 @@ def _be_started(connection: Connection, files: OutputFiles, serve: Serve, redire
 
 
 def _open_members(num_ranks: int, starting: contextlib.ExitStack) -> tuple[list[Member], list[Connection]]:
-    """Make the records of ranks, and the ranks' ends of their connections, which close here when they have started."""
+    """Make the members, and the ranks' ends of their connections, which are closed here once the ranks have started."""
     members, theirs = [], []
-    for rank in range(num_ranks):
-        ours, other = connected_pair()
-        starting.callback(other.close)
-        theirs.append(other)
-        members.append(Member(rank, connection=ours, files=create_output_files(rank)))
+    with contextlib.ExitStack() as opening:  # closes the members' own descriptors if there are too few for all of them
+        for rank in range(num_ranks):
+            ours, other = connected_pair()
+            opening.callback(ours.close)
+            starting.callback(other.close)
+            theirs.append(other)
+            files = create_output_files(rank)
+            opening.callback(files.close)
+            members.append(Member(rank, connection=ours, files=files))
+        opening.pop_all()
     return members, theirs
 
 
@@ -153,5 +160,10 @@ def _await_ready(members: Sequence[Member]) -> None:
     deadline = time.monotonic() + _START_S
     for member in members:
         has_news = is_readable(member.connection.fileno(), deadline - time.monotonic())
-        if not has_news or member.connection.receive() is None:
-            raise InternalError(f"rank {member.number} did not start" + ("" if has_news else f" in {_START_S:.0f} s"))
+        received = member.connection.receive() if has_news else None
+        if received is not None and received[0] == ("ready",):
+            continue
+        how = "" if has_news else f" in {_START_S:.0f} s"
+        if received is not None and isinstance(received[0], Report):
+            how = f": {received[0].description}"
+        raise InternalError(f"rank {member.number} did not start{how}")

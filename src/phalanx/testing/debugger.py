@@ -1,4 +1,4 @@
-"""pytest's debugger on a rank: after a failure, with the other ranks parked, or at a breakpoint, while they go on."""
+"""pytest's debugger on a rank: after a failure, while other ranks are stopped, or at a breakpoint, while they run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.testing.member import Member
 
 
 class Debugger:
-    """Both sides of it: pytest's process lends the terminal, a rank uses it."""
+    """Both sides of the debugger: pytest's process lends the terminal, and a rank uses it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -28,7 +28,7 @@ class Debugger:
         """Prepare a rank: `breakpoint()` works there, and with --pdb so does a failure.
 
         Returns:
-            What to call with a failure; None when it shall not be debugged.
+            The function to call with a failure; None if failures are not debugged.
         """
         has_terminal = False
         debugger: Any = pytestPDB
@@ -46,7 +46,7 @@ class Debugger:
 
         def debug(failure: Any, report: Any) -> None:
             if not has_terminal and not _ask_for_terminal(connection, "post mortem"):
-                return  # another rank has failed before
+                return  # another rank has failed first
             called: Any = pytest.CallInfo(None, failure, start=0.0, stop=0.0, duration=0.0, when="call", _ispytest=True)
             shown = pytest.TestReport.from_item_and_call(item, called)
             if self._capturing is not None:
@@ -62,7 +62,7 @@ class Debugger:
         return debug
 
     def lend(self, member: Member) -> None:
-        """Let a rank have the terminal."""
+        """Lend the terminal to a rank."""
         if self._capturing is not None:
             self._capturing.suspend_global_capture(in_=True)
         writer = self._config.get_terminal_writer()
@@ -73,7 +73,7 @@ class Debugger:
         member.connection.send(("yours",))
 
     def take_back(self) -> None:
-        """Use it for pytest's own output again."""
+        """Use the terminal for pytest's own output again."""
         if self._capturing is not None:
             self._capturing.resume_global_capture()
 
@@ -89,7 +89,7 @@ def _ask_for_terminal(connection: Connection, why: str) -> bool:
 
 
 class _UnlessOnRanks:
-    """pytest's own way into the debugger, but for tests on ranks: there is nothing to see in this process."""
+    """pytest's own debugger for all tests except those on ranks, which have nothing to debug in this process."""
 
     def __init__(self, invoked: Any) -> None:
         self._invoked = invoked

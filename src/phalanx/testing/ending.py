@@ -16,16 +16,16 @@ class Ending:
     Attributes:
         rank: Its number.
         when: Its place in the order of endings.
-        report: What it said; None when it could not.
+        report: Its report; None if it made none.
         status: Exit code or 256 + signal of a rank that died.
-        is_late: It was ended because the time was up.
-        was_ended: It was ended because another rank had failed.
-        was_planned: Its loss is a fault that the test asked for.
-        doing: What it was doing when it was ended: the operation it waited in, or what its stack tells.
-        goes_on: Its thread could not be ended.
-        stacks: Where its threads stood then.
-        out: What it printed.
-        err: And to standard error.
+        is_late: Whether it was ended because the time was up.
+        was_ended: Whether it was ended because another rank had failed.
+        was_planned: Whether an injected fault killed or stalled it.
+        doing: What it was doing when it was ended: the operation it waited in, or the innermost call of its stack.
+        goes_on: Whether its thread could not be ended.
+        stacks: The stacks of its threads at that time.
+        out: What it printed to standard output.
+        err: What it printed to standard error.
     """
 
     rank: int
@@ -42,17 +42,17 @@ class Ending:
     err: str = ""
 
     def is_failure(self) -> bool:
-        """Tell whether the test can't have passed because of this rank."""
+        """Tell whether the test failed because of this rank."""
         if self.report is not None:
             return self.report.outcome == "failed" or self.status is not None
         return not self.was_planned
 
     def is_consequence(self) -> bool:
-        """Tell whether it failed only because another rank had."""
+        """Tell whether it failed only because another rank had failed."""
         return self.was_ended or (self.report is not None and self.report.waited_in is not None)
 
     def is_clean(self, *, also_failed: bool) -> bool:
-        """Tell whether the rank can run another task; `also_failed` when it has only raised."""
+        """Tell whether the rank can run another task; with `also_failed` even if it has raised."""
         if self.report is None or self.report.left_behind:
             return False
         return self.report.outcome in _CLEAN or (also_failed and self.report.outcome == "failed")

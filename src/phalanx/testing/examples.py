@@ -1,7 +1,7 @@
 """Hypothesis over ranks: its engine runs once, in pytest's process, and every example runs on all ranks.
 
-So all ranks always see the same example, a failure on any of them makes Hypothesis shrink with real ranks, and one that
-fails can't leave the others behind in another example. Ranks stay for all examples of a test; each has a fresh group.
+So all ranks always run the same example, and Hypothesis shrinks a failure of any rank by running all ranks again. A
+failure can't leave ranks in different examples. All examples of a test use the same ranks; each gets a new group.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def is_hypothesis_test(item: Any) -> bool:
 
 
 def allow_fixtures_of_ranks(item: Any) -> None:
-    """Keep Hypothesis from warning of fixtures that last longer than an example: on ranks they are made for each."""
+    """Keep Hypothesis from warning of fixtures that last longer than an example: ranks make them for each example."""
     hypothesis = importlib.import_module("hypothesis")
     function = getattr(item.obj, "__func__", item.obj)
     before = getattr(function, "_hypothesis_internal_use_settings", None)
     if before is not None:
         check = hypothesis.HealthCheck
         checks = [*before.suppress_health_check, check.function_scoped_fixture]
-        if hasattr(check, "differing_executors"):  # a method runs on another instance for every number of ranks
+        if hasattr(check, "differing_executors"):  # a method has another instance for every number of ranks
             checks.append(check.differing_executors)
         changed = hypothesis.settings(before, suppress_health_check=checks)
         function._hypothesis_internal_use_settings = changed
@@ -43,12 +43,12 @@ def allow_fixtures_of_ranks(item: Any) -> None:
 
 @contextmanager
 def on_ranks(item: Any, run: RunExample, keep: Callable[[Verdict], None]) -> Iterator[Callable[..., Any]]:
-    """Make the test's examples run on ranks meanwhile; yields what to call in place of the test's function.
+    """Make the test's examples run on ranks inside the block; yield the function to call instead of the test.
 
     Args:
         item: The test.
         run: Runs an example.
-        keep: Told of every verdict.
+        keep: Called with every verdict.
     """
     control: Any = importlib.import_module("hypothesis.control")
     context: list[Any] = [None]
@@ -74,7 +74,7 @@ def on_ranks(item: Any, run: RunExample, keep: Callable[[Verdict], None]) -> Ite
             (pytest.skip if verdict.outcome == "skipped" else pytest.xfail)(verdict.reason)
 
     def take_example(*args: Any, **arguments: Any) -> Any:
-        # A rank that is a thread is in Hypothesis's test too: assume() asks.
+        # assume() checks that it runs inside a test of Hypothesis, also on a rank that is a thread.
         with control._current_build_context.with_value(context[0]):
             return inner(*args, **arguments)
 

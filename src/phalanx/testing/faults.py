@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from phalanx.errors import UsageError
+from phalanx.groups.open_groups import open_groups
 from phalanx.launch.context import LaunchContext, current_context
 
 OPERATIONS = (
@@ -155,8 +155,7 @@ def _arm(rank: int, at: At, strike: Callable[..., Any]) -> None:
     if rank != context.rank:
         return
     context.interceptor = _Fault(context, operation, number, strike)
-    groups: Any = sys.modules.get("phalanx.groups.open_groups")
-    for group in groups.open_groups() if groups is not None else ():
+    for group in open_groups():
         group._set_interceptor(context.interceptor)
 
 

@@ -58,7 +58,7 @@ def ranks_kind(request: pytest.FixtureRequest) -> str:
 def group(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A new group of all ranks of the test."""
     plan = _plan(request, "group")
-    from phalanx.testing.rank_groups import open_group
+    from phalanx.testing.rank_groups import open_group  # imports torch: a session without ranks does without
 
     yield from open_group(plan)
 
@@ -67,7 +67,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Any]:
 def process_group(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The default process group of torch.distributed, for code that calls `dist.all_reduce(...)`."""
     plan = _plan(request, "process_group")
-    from phalanx.testing.rank_groups import open_process_group
+    from phalanx.testing.rank_groups import open_process_group  # imports torch, as above
 
     yield from open_process_group(plan)
 

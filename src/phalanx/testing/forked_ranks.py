@@ -1,4 +1,4 @@
-"""Ranks forked fresh for one task from this process: what it has imported and set up is there on every rank."""
+"""Ranks that are forked from this process for one task: every rank has everything that it has imported and set up."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from phalanx.testing.task_watch import Terminal
 def run_forked(
     run: Callable[[Connection], RankReport], num_ranks: int, *, timeout_s: float, redirect: bool, terminal: Terminal
 ) -> list[Ending]:
-    """Fork ranks, have each run the task, and wait for their end.
+    """Fork ranks, run the task on each, and wait until they have ended.
 
     Args:
         run: The task; it gets the rank's connection to this process.
-        num_ranks: How many.
-        timeout_s: How long it may take.
-        redirect: Whether ranks print into files of their own.
-        terminal: What ranks that are debugged share.
+        num_ranks: How many ranks.
+        timeout_s: How long the task may take.
+        redirect: Whether each rank prints into its own files.
+        terminal: The terminal that debugged ranks share.
     """
     meeting = name_meeting()
     with open_world(num_ranks) as segment, open_rendezvous() as rendezvous:
@@ -40,7 +40,7 @@ def run_forked(
             endings = crew.wait(segment, timeout_s=timeout_s)
             stuck = crew.wait_for_exit()
             for member, ending in zip(crew.members, endings, strict=True):
-                if ending.report is not None and (member.status or 0) > 0:  # it crashed on its way out
+                if ending.report is not None and (member.status or 0) > 0:  # it crashed after its report
                     ending.status = member.status
                     ending.doing = f"as it had not ended within {EXIT_PATIENCE_S:.0f} s" if member in stuck else ""
         finally:

@@ -1,4 +1,4 @@
-"""What must not come along when ranks are forked, or sent fixtures: found before it makes them hang."""
+"""Find objects that ranks must not inherit by a fork or get as fixtures, before they make a rank hang."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def check_fixtures(values: Mapping[str, Any], *, is_forked: bool) -> None:
-    """Look at the values of fixtures, and at what they hold.
+    """Check the values of fixtures, and the objects that they hold directly.
 
     Args:
         values: The values, by the fixtures' names.
         is_forked: Whether ranks will be copies of this process.
 
     Raises:
-        UsageError: One can't work on a rank.
+        UsageError: A value can't work on a rank.
     """
     for name, value in values.items():
         for part in _parts(value):
@@ -40,9 +40,9 @@ def check_fixtures(values: Mapping[str, Any], *, is_forked: bool) -> None:
 
 
 def wide_fixtures(item: Any) -> dict[int, Any]:
-    """Return the results of fixtures that serve more than one test, by their identity, which they keep while held.
+    """Return the results of fixtures that serve more than one test, by their id() (the results are kept alive).
 
-    They may have done anything to modules and classes, as setup_class does: ranks that were forked before can't know.
+    Such fixtures may have changed modules and classes, as setup_class does. Ranks forked before do not see that.
     """
     found: dict[int, Any] = {}
     for definitions in item._fixtureinfo.name2fixturedefs.values():
@@ -56,7 +56,7 @@ def wide_fixtures(item: Any) -> dict[int, Any]:
 
 
 def has_initialised_cuda() -> bool:
-    """Tell whether this process has a CUDA context, or threads for backward() on GPUs: its copies could use neither."""
+    """Tell whether this process has a CUDA context, or threads for backward() on GPUs: forks could use neither."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return False
@@ -64,7 +64,7 @@ def has_initialised_cuda() -> bool:
 
 
 def _has_autograd_threads() -> bool:
-    """torch starts them with the first backward() where there are GPUs, and refuses backward() in a forked copy."""
+    """Tell whether torch has threads for backward(). With GPUs, it starts them once, and then refuses it in forks."""
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             if (task / "comm").read_bytes().startswith(b"pt_autograd"):
@@ -88,7 +88,7 @@ def _parts(value: Any) -> Iterator[Any]:
 def _is_held(lock: Any) -> bool:
     if not hasattr(lock, "_is_owned"):
         return bool(lock.locked())
-    taken = lock.acquire(blocking=False)  # also when this thread has it: so will its copy
+    taken = lock.acquire(blocking=False)  # fails also if this thread has the lock: its fork would have it too
     if taken:
         lock.release()
     return not taken

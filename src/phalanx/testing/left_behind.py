@@ -1,4 +1,4 @@
-"""Threads and processes that a test did not end: named, so that they can be mended, and ended."""
+"""Find the threads and processes that a test did not end: name them, so that the user can fix it, and end them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIBRARY_THREADS = (
 
 
 def note_threads() -> frozenset[threading.Thread]:
-    """Return the threads that are there now."""
+    """Return the threads that run now."""
     return frozenset(threading.enumerate())
 
 
@@ -41,7 +41,7 @@ def find_threads(before: frozenset[threading.Thread]) -> list[str]:
 
 
 def end_child_processes() -> list[str]:
-    """End this process's children and say what they were. Those that multiprocessing looks after are not mentioned."""
+    """End this process's children and name them, except those that multiprocessing ends itself."""
     if not own_children():
         return []
     processes = sys.modules.get("multiprocessing.process")
@@ -77,7 +77,7 @@ def _command_line(pid: int) -> str:
             text = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             if text:
                 break
-            time.sleep(_BETWEEN_LOOKS_S)  # while a program is being loaded it has none
+            time.sleep(_BETWEEN_LOOKS_S)  # a program that is being loaded has no command line yet
         text = text or Path(f"/proc/{pid}/comm").read_bytes().decode(errors="replace").strip()
     except OSError:
         return "already gone"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,8 +21,8 @@ class Member(Rank):
 
     Attributes:
         connection: The crew's end of the connection to it.
-        files: What it prints.
-        may_end: Tells of an exit status whether that is no failure although the rank has reported nothing.
+        files: The files with its output.
+        may_end: Tells whether a rank that has reported nothing may end with this exit status.
     """
 
     connection: Connection
@@ -28,11 +30,11 @@ class Member(Rank):
     may_end: Callable[[int], bool] = lambda status: False
 
     def is_alive(self) -> bool:
-        """Tell whether its process has not ended, also if nobody has heard of that yet."""
+        """Tell whether its process runs, even if its starter has not reported the end yet."""
         return self.status is None and self.process is not None and self.process.is_running()
 
     def kill(self) -> None:
-        """End it at once, and all that it has started."""
+        """Kill it and all processes that it has started."""
         if self.process is not None:
             self.process.signal(signal.SIGKILL)
 
@@ -43,7 +45,7 @@ class Member(Rank):
         self.sent.clear()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close its connection, files and process handle."""
         self.release()
         self.connection.close()
         self.files.close()
@@ -60,26 +62,41 @@ def fork_member(
     """Fork a rank that runs `main` and ends.
 
     Args:
-        number: Which one.
-        main: What it does.
-        starter: What looks after it.
-        before: Ranks forked before: the new one must not keep their connections open.
-        redirect: Whether it prints into its files, not where this process does.
+        number: Its number.
+        main: The function that it runs.
+        starter: The starter that watches it.
+        before: Ranks that were forked before; the new one must not keep their connections open.
+        redirect: Whether it prints into its own files, and not to the streams of this process.
     """
     ours, theirs = connected_pair()
-    files = create_output_files(number)
+    with contextlib.ExitStack() as starting:
+        starting.callback(theirs.close)
+        on_failure = starting.enter_context(contextlib.ExitStack())
+        on_failure.callback(ours.close)
+        files = create_output_files(number)
+        member = Member(number, connection=ours, files=files)
+        on_failure.pop_all()
+        on_failure.callback(member.close)
 
-    def be_rank() -> None:
-        for member in before:
-            member.connection.close()
-        ours.close()
-        if redirect:
-            files.redirect()
-        answer_with_stacks(files)
-        main(theirs)
+        def be_rank() -> None:
+            for other in before:
+                other.connection.close()
+            ours.close()
+            if redirect:
+                files.redirect()
+            answer_with_stacks(files)
+            main(theirs)
 
-    pid = fork_rank(be_rank)
-    theirs.close()
-    member = Member(number, connection=ours, files=files)
-    starter.add(member, pid, ChildProcess(pid))
+        fork_rank(be_rank, lambda pid: _watch(member, pid, starter))
+        on_failure.pop_all()
     return member
+
+
+def _watch(member: Member, pid: int, starter: ForkedRanks) -> None:
+    """Give a forked process to its starter, or end it."""
+    try:
+        starter.add(member, pid, ChildProcess(pid))
+    except BaseException:  # such as no descriptor for it: nobody would know of the process
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise

@@ -1,4 +1,4 @@
-"""What a rank prints, kept in memory files: it survives the rank, whatever ends it."""
+"""The output of a rank, in memory files, which remain when the rank ends in any way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutputFiles:
     stacks: int
 
     def redirect(self) -> None:
-        """Let this process print into them, also from native code."""
+        """Make this process print into them, including native code."""
         for descriptor, number in ((self.out, 1), (self.err, 2)):
             os.dup2(descriptor, number)
         sys.stdout = _text_stream(1)
@@ -42,7 +42,7 @@ class OutputFiles:
         return _read(self.stacks)
 
     def clear(self) -> None:
-        """Forget it."""
+        """Empty the files."""
         for descriptor in (self.out, self.err, self.stacks):
             os.ftruncate(descriptor, 0)
 
@@ -54,13 +54,21 @@ class OutputFiles:
 
 def create_output_files(rank: int) -> OutputFiles:
     """Make the files of a rank."""
-    out, err = (_create(f"phalanx-rank-{rank}-{name}") for name in ("stdout", "stderr"))
-    return OutputFiles(out, err, create_stack_memory())
+    made: list[int] = []
+    try:
+        for name in ("stdout", "stderr"):
+            made.append(_create(f"phalanx-rank-{rank}-{name}"))
+        made.append(create_stack_memory())
+    except BaseException:
+        for descriptor in made:
+            os.close(descriptor)
+        raise
+    return OutputFiles(*made)
 
 
 def _create(name: str) -> int:
     descriptor = os.memfd_create(name)
-    # Appending, so that the file can be emptied while the rank still holds it.
+    # Open them for appending, so that they can be emptied while the rank still has them open.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
 

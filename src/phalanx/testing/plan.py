@@ -20,13 +20,13 @@ _EXAMPLE = "@pytest.mark.ranks(4) or @pytest.mark.ranks([1, 2, 4])"
 
 @dataclass(frozen=True)
 class Defaults:
-    """What applies where a marker is silent: from the command line and the ini file.
+    """The defaults of a marker's options, from the command line and the ini file.
 
     Attributes:
         kind: How ranks are run.
         timeout_s: How long a test may take.
-        backend: Which engine serves the groups.
-        device: Where the `device` fixture puts tensors: "cpu" or "cuda".
+        backend: The backend of the groups.
+        device: The type of the `device` fixture: "cpu" or "cuda".
     """
 
     kind: Kind = "process"
@@ -52,7 +52,7 @@ class Plan:
         return self.device == "cuda" and self.gpus is None
 
     def label(self, *, with_kind: bool) -> str:
-        """Name it in a test id."""
+        """Return its name for a test id."""
         return f"{self.kind}-{self.num_ranks}" if with_kind else f"ranks-{self.num_ranks}"
 
 
@@ -64,8 +64,8 @@ def read_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], defaults: Defa
     """
     unknown = sorted(set(kwargs) - {*_OPTIONS})
     if unknown or len(args) != 1:
-        told = f"takes no {', '.join(unknown)}" if unknown else f"takes one number of ranks, got {len(args)}"
-        raise UsageError(f"@pytest.mark.ranks {told}; write {_EXAMPLE}; options are {', '.join(_OPTIONS)}")
+        problem = f"takes no {', '.join(unknown)}" if unknown else f"takes one number of ranks, got {len(args)}"
+        raise UsageError(f"@pytest.mark.ranks {problem}; write {_EXAMPLE}; options are {', '.join(_OPTIONS)}")
     sizes = [_size(value) for value in _listed(args[0], "ranks")]
     kinds = [_one_of(value, KINDS, "kind") for value in _listed(kwargs.get("kind", defaults.kind), "kind")]
     timeout_s = _timeout(kwargs, defaults, "@pytest.mark.ranks")
@@ -79,7 +79,7 @@ def read_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], defaults: Defa
 
 
 def read_gpus_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any], defaults: Defaults) -> Plan:
-    """Turn the arguments of @pytest.mark.virtual_gpus into a plan: one process, whose devices are all its own.
+    """Turn the arguments of @pytest.mark.virtual_gpus into a plan: one process that has all devices.
 
     Raises:
         UsageError: They make no sense.
@@ -100,8 +100,8 @@ def _listed(value: Any, what: str) -> list[Any]:
         return [value]
     values = list(value)
     if not values or len(set(map(repr, values))) != len(values):
-        told = "is empty" if not values else "names something twice"
-        raise UsageError(f"@pytest.mark.ranks: the list of {what} {values!r} {told}; write {_EXAMPLE}")
+        problem = "is empty" if not values else "names something twice"
+        raise UsageError(f"@pytest.mark.ranks: the list of {what} {values!r} {problem}; write {_EXAMPLE}")
     return values
 
 

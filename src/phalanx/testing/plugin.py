@@ -294,8 +294,8 @@ def _keep(item: pytest.Function, verdict: Verdict) -> None:
         if ending.report is not None:
             coverage_of_ranks.add(ending.report.coverage)
             item.user_properties += ending.report.properties
-    told = item.user_properties  # ranks may record the same ones
-    told[:] = [each for place, each in enumerate(told) if each not in told[:place]]
+    properties = item.user_properties  # ranks may record the same ones
+    properties[:] = [each for place, each in enumerate(properties) if each not in properties[:place]]
     _pass_on_warnings(verdict, item)
 
 
@@ -315,11 +315,11 @@ def _pass_on_warnings(verdict: Verdict, item: pytest.Item) -> None:
 
 
 def _warn_of_left_behind(item: pytest.Item, what: str) -> None:
-    told = f"{what}; it was ended. Join threads and wait for processes before the test ends"
+    message = f"{what}; it was ended. Join threads and wait for processes before the test ends"
     try:
-        item.warn(RanksWarning(told))
+        item.warn(RanksWarning(message))
     except RanksWarning:  # warnings are errors in this session
-        reason = told
+        reason = message
     else:
         return
     pytest.fail(reason, pytrace=False)

@@ -1,6 +1,6 @@
-"""Fixtures that exist on ranks only: `rank`, `group`, and every fixture that asks for one of them.
+"""Fixtures that exist only on ranks: `rank`, `group`, and every fixture that asks for one of them.
 
-pytest sets up all others as always, once, in its own process. When it comes to one of these it gets a stand-in, and the
+pytest sets up all other fixtures once, in its own process, as usual. For one of these it gets a placeholder, and the
 fixture's function runs later, on every rank, with that rank's values.
 """
 
@@ -21,9 +21,9 @@ class DeferredFixture:
     """A fixture to be set up on the ranks.
 
     Attributes:
-        name: What tests call it.
-        function: What makes it; may be a generator function.
-        arguments: Names of the fixtures it takes.
+        name: Its name in tests.
+        function: The function that makes its value; may be a generator function.
+        arguments: Names of the fixtures that it takes.
         parameter: Its `request.param`.
         takes_instance: Whether it is a method of the test's class.
     """
@@ -44,7 +44,7 @@ class OnRanksOnlyError(UsageError, AttributeError):
 
 
 class OnRanksOnly:
-    """Stands for a fixture's value where there are no ranks. Whatever is done with it says so."""
+    """The placeholder of a fixture's value in pytest's process. Any use of it raises an error that says so."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -72,7 +72,7 @@ class OnRanksOnly:
 
 
 class RankRequest:
-    """The `request` of a fixture on a rank: what pytest's offers, with this rank's values."""
+    """The `request` of a fixture on a rank: like pytest's, with this rank's values."""
 
     def __init__(self, item: Any, fixture: DeferredFixture, setup: RankSetup) -> None:
         self.node = item
@@ -87,7 +87,7 @@ class RankRequest:
             return getattr(self.node, name)
         if name == "instance":
             return self._setup.instance
-        raise AttributeError(f"request.{name} is not there for fixtures on ranks")
+        raise AttributeError(f"request.{name} does not exist for fixtures on ranks")
 
     def getfixturevalue(self, name: str) -> Any:
         """Return a fixture's value on this rank.
@@ -98,7 +98,7 @@ class RankRequest:
         return self._setup.value(name)
 
     def addfinalizer(self, finalizer: Callable[[], object]) -> None:
-        """Have a function called at the end of the test."""
+        """Register a function that is called at the end of the test."""
         self._setup.add_finalizer(finalizer)
 
     def applymarker(self, marker: Any) -> None:
@@ -147,10 +147,10 @@ class RankSetup:
                 raise
 
     def tear_down(self) -> None:
-        """Undo it all.
+        """Tear down all fixtures.
 
         Raises:
-            Exception: The first thing a finalizer raised, after all have run.
+            Exception: The first exception of a finalizer, after all have run.
         """
         first: BaseException | None = None
         while self._finalizers:

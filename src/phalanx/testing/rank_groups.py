@@ -1,4 +1,4 @@
-"""The groups that a test gets, over the backend that the run has chosen."""
+"""The groups of a test, with the backend that the options or the marker choose."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.errors import UsageError
 from phalanx.groups.connect import connect
+from phalanx.groups.torch_network import TorchGroup
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.testing.plan import Plan
 from phalanx.torch_backend.private_store import open_private_store
@@ -20,15 +21,13 @@ def open_group(plan: Plan) -> Iterator[Any]:
     """Yield the group of all ranks of a test.
 
     Raises:
-        UsageError: The backend is not there.
+        UsageError: torch does not have the backend.
     """
     if plan.backend == "phalanx" or is_served_by_phalanx(plan):
         group = connect()
         yield group
         group.close()
         return
-    from phalanx.groups.torch_network import TorchGroup
-
     for _ in open_process_group(plan):
         yield TorchGroup(dist.group.WORLD, timeout_s=plan.timeout_s)
 
@@ -37,7 +36,7 @@ def open_process_group(plan: Plan) -> Iterator[Any]:
     """Yield torch's default process group of all ranks of a test.
 
     Raises:
-        UsageError: The backend is not there, or there is a default group already.
+        UsageError: torch does not have the backend, or there is a default group already.
     """
     context = current_context()
     assert context is not None
@@ -60,7 +59,7 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
         timeout=timeout,
     )
     if context.is_thread and (plan.backend == "phalanx" or is_served_by_phalanx(plan)):
-        dist.group.WORLD.phalanx_group.watch(connect())  # whoever breaks the world's group frees this one's ranks
+        dist.group.WORLD.phalanx_group.watch(connect())  # if the world breaks, ranks that wait in this group are freed
     try:
         yield dist.group.WORLD
     finally:
@@ -74,10 +73,10 @@ def is_served_by_phalanx(plan: Plan) -> bool:
 
 
 def check_backend(backend: str) -> None:
-    """See whether torch has a backend.
+    """Check that torch has a backend.
 
     Raises:
-        UsageError: It has not, with the reason.
+        UsageError: It does not; the text says why.
     """
     available = {
         "gloo": dist.is_gloo_available,

@@ -1,4 +1,4 @@
-"""What a rank logs: for the report, and as the fixture caplog of ranks that are threads."""
+"""The log records of a rank: for its report, and for the fixture caplog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RankLog:
         self._handler = handler
 
     def text(self) -> str:
-        """Return what was logged, formatted."""
+        """Return the formatted log."""
         return self._handler.stream.getvalue().strip()
 
     def caplog(self, item: Any) -> pytest.LogCaptureFixture:

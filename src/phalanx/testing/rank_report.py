@@ -1,4 +1,4 @@
-"""What a rank says of its part of a test."""
+"""A rank's report on its part of a test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from phalanx.errors import PhalanxError
 from phalanx.launch.exceptions import find_consequence, headline_of
 from phalanx.launch.sending import pack_exception
 
-# "rejected": Hypothesis shall try another example.
+# "rejected" means that Hypothesis has to try another example.
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "rejected"]
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The operation that a rank waits in, or waited in when another rank's failure ended it.
+    """The operation that a rank waits in, or waited in when the failure of another rank ended it.
 
     Attributes:
         operation: Its name.
-        number: Its number; 0 where it has none, or came when the group was broken already.
-        location: File and line of the call, or where it was raised.
+        number: Its number; 0 if it has none, or if the group was broken before the call.
+        location: File and line of the call, or of the exception.
         group: Its group; empty for the world.
     """
 
@@ -59,24 +59,24 @@ def caught_warnings(found: Iterable[warnings.WarningMessage] | None) -> list[Cau
 
 @dataclass
 class RankReport:
-    """How the test ended on one rank, and what it left.
+    """How the test ended on one rank, and its output.
 
     Attributes:
-        outcome: What pytest would call it.
-        result: What the function returned, packed; None for tests.
-        exception: What it raised, packed; empty when that is not possible.
+        outcome: The outcome in pytest's words.
+        result: The pickled result of the function; None for tests.
+        exception: The pickled exception; empty if it can't be pickled.
         headline: The exception's first line, or why it was skipped.
         kind: Name of the exception's class.
         place: File and line where it was raised.
-        shown: How pytest shows the failure; a text where there is no pytest.
-        waited_in: The operation that another rank's failure ended, when that is all that happened here.
-        log: What was logged.
-        warnings: What was warned of.
+        shown: How pytest shows the failure; a text if pytest does not run.
+        waited_in: The operation that the failure of another rank ended; None if this rank failed by itself.
+        log: The formatted log.
+        warnings: The warnings.
         subtests: Results of its subtests.
         left_behind: Threads and processes that it did not end.
-        properties: What record_property() was told.
+        properties: The values of record_property().
         coverage: What coverage.py measured.
-        wants_exit: The user has left the debugger with "quit": the whole session shall end.
+        wants_exit: Whether the user has left the debugger with "quit", which ends the whole session.
     """
 
     outcome: Outcome
@@ -113,7 +113,7 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
 
 
 def _interrupted_operation(error: BaseException, place: str) -> Waiting | None:
-    """Return the operation that another rank's failure ended; None when this rank failed by itself."""
+    """Return the operation that the failure of another rank ended; None if this rank failed by itself."""
     cause = find_consequence(error)
     if cause is None:
         return None

@@ -20,12 +20,12 @@ class SubtestResult:
     """How one subtest ended on one rank.
 
     Attributes:
-        message: What the test called it.
+        message: Its name in the test.
         values: Its keyword arguments, as text.
         outcome: "passed", "failed" or "skipped".
-        headline: Why.
+        headline: Why it failed or was skipped.
         shown: How pytest shows the failure.
-        failure: What tells it from other failures: its class and place.
+        failure: The class and the place of the failure, to compare it with others.
     """
 
     message: str | None
@@ -37,7 +37,7 @@ class SubtestResult:
 
 
 class RankSubtests:
-    """What a test gets as `subtests` on a rank."""
+    """The fixture `subtests` on a rank."""
 
     def __init__(self, item: Any) -> None:
         self._item = item

@@ -1,4 +1,4 @@
-"""One pytest test on one rank: its fixtures, its function, and what to say of it."""
+"""One pytest test on one rank: its fixtures, its function, and its report."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from phalanx.testing.real_gpus import take_gpu
 from phalanx.testing.session_plans import gpus_of, plan_of
 from phalanx.testing.virtual_gpus import set_up_gpus
 
-# Python 3.11's parser counts its depth per process: threads that parse at the same time confuse it.
+# Python 3.11's parser counts its depth per process, so threads must not parse at the same time.
 _showing = threading.Lock()
 
 
 @dataclass
 class RankTest:
-    """What a rank needs to know of a test.
+    """What a rank needs to know about a test.
 
     Attributes:
-        item: pytest's.
+        item: pytest's item.
         values: Fixtures that pytest has set up.
         deferred: Fixtures to be set up here.
         is_thread: Whether the rank shares its process with others.
@@ -48,15 +48,15 @@ class RankTest:
     deferred: Sequence[DeferredFixture]
     is_thread: bool = False
     debug: Callable[[Any, Any], None] | None = None
-    capture: Callable[[], Any] | None = None  # what a thread gets as capsys
-    inner: Callable[..., Any] | None = None  # with Hypothesis: what takes an example
+    capture: Callable[[], Any] | None = None  # makes the fixture capsys of a thread
+    inner: Callable[..., Any] | None = None  # with Hypothesis: the function that takes an example
     example: Mapping[str, Any] = field(default_factory=dict)
     _runner: asyncio.Runner | None = field(default=None, repr=False)
 
     def run(self) -> RankReport:
-        """Run it. Never raises for anything the test does."""
+        """Run it. Never raises, whatever the test does."""
         threads = note_threads()
-        # Threads share the list of filters; there pytest's own recording sees the warnings.
+        # Threads share the list of filters, so pytest's own recorder sees their warnings.
         recording: Any = contextlib.nullcontext([]) if self.is_thread else warnings.catch_warnings(record=True)
         num_properties = len(self.item.user_properties)
         with recording as caught, rank_logging(self.item, is_thread=self.is_thread) as log:
@@ -74,14 +74,14 @@ class RankTest:
         context = current_context()
         waiting = unstruck(context) if context is not None and report.outcome == "passed" else []
         if waiting:
-            told = f"a fault never struck: this rank did not come to {', '.join(waiting)}"
+            message = f"a fault took no effect: this rank did not reach {', '.join(waiting)}"
             file, line, _ = self.item.location
-            report.warnings.append(CaughtWarning(told, UserWarning, str(file), (line or 0) + 1))
+            report.warnings.append(CaughtWarning(message, UserWarning, str(file), (line or 0) + 1))
 
     def _run(self, log: RankLog) -> RankReport:
         instance = getattr(self.item, "instance", None)
         if self.is_thread and instance is not None:
-            instance = copy.copy(instance)  # what a test sets on `self` is its rank's
+            instance = copy.copy(instance)  # each rank has its own `self`
         subtests = RankSubtests(self.item)
         special: dict[str, Any] = {"subtests": subtests, "caplog": log.caplog(self.item)}
         if self.capture is not None:
@@ -113,10 +113,8 @@ class RankTest:
         if inspect.isawaitable(result):
             self.run_async(result)
         elif result is not None:
-            told = (
-                f"the test returned a {type(result).__name__}, which nobody looks at; did you mean to assert something?"
-            )
-            warnings.warn(pytest.PytestReturnNotNoneWarning(told), stacklevel=2)
+            text = f"the test returned a {type(result).__name__}, which is ignored; did you mean to assert something?"
+            warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
 
     def _set_up_gpus(self) -> None:
         plan, context = plan_of(self.item), current_context()
@@ -135,7 +133,7 @@ class RankTest:
             return RankReport("skipped", headline=str(skip))
         except pytest.xfail.Exception as failing:
             return RankReport("xfailed", headline=str(failing))
-        except RankLost:  # a fault that the test asked for
+        except RankLost:  # an injected fault
             raise
         except Exception as error:
             if type(error).__name__ == "UnsatisfiedAssumption":  # Hypothesis's assume() and reject()
@@ -152,12 +150,12 @@ class RankTest:
         if self.debug is not None and not report.waited_in:
             self.debug(failure, report)
         if not self.is_thread:
-            mark_failed(error)  # this rank must not look as if it left its groups in good order
+            mark_failed(error)  # peers must not take this for a regular end
         tell_peers(report.headline)
         return report
 
     def run_async(self, awaitable: Awaitable[Any]) -> Any:
-        """Run to its end what an async test or fixture returns, in this rank's own event loop."""
+        """Run the awaitable of an async test or fixture to its end, in this rank's own event loop."""
         if self._runner is None:
             self._runner = asyncio.Runner()
 
@@ -169,7 +167,7 @@ class RankTest:
 
 
 def _plain_function(item: Any, instance: Any) -> Callable[..., Any]:
-    """Return the test as it was written: an async plugin may have bound it to an event loop of pytest's process."""
+    """Return the test's original function: an async plugin may have bound it to an event loop of pytest's process."""
     function: Callable[..., Any] = item.obj
     original = inspect.unwrap(function)
     if inspect.iscoroutinefunction(original):

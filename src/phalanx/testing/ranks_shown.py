@@ -1,4 +1,4 @@
-"""A failed test as pytest shows it: one line that says who failed, each distinct failure once, each rank's output."""
+"""A failed test as pytest shows it: a line with the ranks that failed, each distinct failure once, and the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _THREAD = re.compile(r"[Tt]hread 0x[0-9a-f]+")
 
 
 class RanksShown(TerminalRepr):
-    """What takes the place of a traceback in pytest's report."""
+    """The ranks' failures, which pytest's report shows instead of a traceback."""
 
     def __init__(self, verdict: Verdict, notes: Sequence[str] = ()) -> None:
         self._verdict = verdict
@@ -42,7 +42,7 @@ class RanksShown(TerminalRepr):
                 tw.sep("-", f"rank {ending.rank}, where it was ended")
                 tw.line(ending.stacks)
         for note in self._notes:
-            if note.startswith("Explanation:"):  # Hypothesis's guess at the lines to blame looks at this process only
+            if note.startswith("Explanation:"):  # Hypothesis's explanation knows only the lines of this process
                 break
             tw.line(note)
 
@@ -60,8 +60,8 @@ class RanksShown(TerminalRepr):
         for stacks, ranks in by_stacks.items():
             tw.line(f"{formatting.rank_list(ranks)}:", bold=True)
             tw.line(stacks)
-        told = first.report.headline if first.report is not None else ""
-        others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != told]
+        shown = first.report.headline if first.report is not None else ""
+        others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != shown]
         for ending in others:
             assert ending.report is not None
             tw.line(f"rank {ending.rank}: {ending.report.headline}", red=True)
@@ -88,7 +88,7 @@ def _show(tw: Any, shown: Any) -> None:
 
 
 def output_sections(endings: Sequence[Ending]) -> list[tuple[str, str, str]]:
-    """Return what the ranks printed and logged: stream, whose, and text. Ranks that said the same share one."""
+    """Return what the ranks printed and logged: stream, ranks and text. Ranks with the same output share one."""
     sections: list[tuple[str, str, str]] = []
     for stream in ("stdout", "stderr", "log"):
         by_text: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Real GPUs of a test: how many there are, which of them a rank has, and how much of its memory.
+"""Real GPUs of a test: how many there are, which one a rank uses, and how much of its memory.
 
 pytest's own process counts them without CUDA, because ranks are forked from it.
 """
@@ -20,10 +20,10 @@ _VARIABLE = "PHALANX_GPU_MEMORY"
 
 @dataclass(frozen=True)
 class RealGpus:
-    """The GPUs that torch can use here; virtual ones where they go by the name of "cuda" in this process.
+    """The GPUs that torch can use here; virtual ones if "cuda" means virtual GPUs in this process.
 
     Attributes:
-        memory_bytes: How much memory each has; 0 when nobody says.
+        memory_bytes: How much memory each has; 0 if that is unknown.
         absence: Why there are none, or "".
     """
 
@@ -45,7 +45,7 @@ def look_for_gpus() -> RealGpus:
         return RealGpus((0,) * int(torch.cuda.device_count()))
     found = find_gpus()
     if torch.version.cuda is None:
-        others = int(torch.cuda.device_count())  # torch for ROCm calls AMD's so
+        others = int(torch.cuda.device_count())  # torch for ROCm calls AMD GPUs "cuda" too
         why = "this torch is built without CUDA" if found else "there is no GPU here"
         return RealGpus((0,) * others, "" if others else why)
     names = visible_gpus(found)
@@ -54,7 +54,7 @@ def look_for_gpus() -> RealGpus:
 
 
 def check_gpus(gpus: RealGpus, num_ranks: int, backend: str) -> None:
-    """See whether a test can have its ranks on GPUs, of which there is one at least.
+    """Check that a test can run its ranks on the GPUs of this machine, which has at least one.
 
     Raises:
         UsageError: It can't.
@@ -77,21 +77,21 @@ def gpu_of(rank: int, gpus: RealGpus) -> int:
 
 
 def take_gpu(rank: int, num_ranks: int, gpus: RealGpus, *, is_thread: bool) -> None:
-    """On a rank: make its GPU the current one, and keep to its share of it, both from its first use of CUDA on.
+    """On a rank: choose its GPU and limit its memory. Both take effect when the rank first uses CUDA.
 
-    Threads share the memory of their process, and that has no limit.
+    For threads there is no limit, because they share the memory of their process.
     """
     index = gpu_of(rank, gpus)
     if is_thread:
-        if gpus.count > 1:  # every thread has a current device of its own, which can't be set ahead of time
+        if gpus.count > 1:  # every thread has its own current device, so it is set now
             import torch
 
             torch.cuda.set_device(index)
         return
-    from phalanx.real_gpus.limits import use_gpu
+    from phalanx.real_gpus.limits import use_gpu  # imports torch; this module must not
 
     if gpus.count < num_ranks:
-        # As under `phalanx run --gpus`: code that takes cuda:{LOCAL_RANK} finds its GPU.
+        # As with `phalanx run --gpus`, so that code that uses cuda:{LOCAL_RANK} finds its GPU.
         set_environment(LOCAL_RANK=str(index), PHALANX_LOCAL_RANK=str(rank))
     use_gpu(index, _read_shares(gpus.count, num_ranks)[rank], is_current=True)
 
@@ -102,9 +102,9 @@ def _read_shares(num_gpus: int, num_ranks: int) -> Sequence[MemoryShare]:
 
 
 def keep_forkable() -> None:
-    """Have torch.cuda.is_available() ask NVML, where there are GPUs: as it is, it would spoil this process for forks.
+    """If there are GPUs, make torch.cuda.is_available() ask NVML: otherwise forks of this process can't use CUDA.
 
-    Test modules call it when they are imported, to skip.
+    Test modules often call it when they are imported, to skip tests.
     """
     if count_device_files():
         set_environment_defaults(PYTORCH_NVML_BASED_CUDA_CHECK="1")

@@ -1,9 +1,8 @@
-"""Runs tests on ranks of the kind they ask for, and keeps the warm ones between tests."""
+"""Run tests on the kind of ranks that they ask for, and keep the ranks of pools between tests."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from phalanx.testing.warm_task import adopt, make_task
 
 
 class Runner:
-    """What the plugin holds during a session."""
+    """The runner of one pytest session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -49,10 +48,10 @@ class Runner:
         self._debugger = Debugger(config)
         self._warm: dict[tuple[int, VirtualGpus | None, str], WarmRanks] = {}
         self._shadow: ZygoteClient | None = None
-        self._can_fork_shadow = True  # until it turns out that the tests initialise CUDA when they are imported
+        self._can_fork_shadow = True  # False once it is known that importing the tests initialises CUDA
 
     def check(self, plan: Plan) -> None:
-        """See whether a plan is possible here.
+        """Check that a plan is possible here.
 
         Raises:
             UsageError: It is not.
@@ -66,10 +65,10 @@ class Runner:
             check_gpus(gpus_of(self._config), plan.num_ranks, plan.backend)
 
     def reason_to_skip(self, plan: Plan) -> str:
-        """Say what this machine does not have that a test needs; empty when all is there."""
+        """Say what a test needs and this machine does not have; empty if it has everything."""
         if not plan.is_on_real_gpus or gpus_of(self._config).count:
             return ""
-        return f'{gpus_of(self._config).absence}, and device="cuda" wants one; gpus="virtual" has the CPU play GPUs'
+        return f'{gpus_of(self._config).absence}, and device="cuda" needs one; gpus="virtual" needs none'
 
     def run(
         self, item: pytest.Function, plan: Plan, values: Mapping[str, Any], deferred: Sequence[DeferredFixture]
@@ -129,7 +128,7 @@ class Runner:
         def run_all() -> list[Ending]:
             if plan.gpus is not None:
                 set_up_gpus(plan.gpus)
-            # Threads share the recording of warnings: what several ranks warn of is there several times.
+            # Threads share the recorded warnings, so a warning of several ranks is recorded several times.
             with open_rendezvous() as rendezvous, warnings.catch_warnings(record=True) as caught:
                 endings = run_threaded(
                     run, plan.num_ranks, timeout_s=plan.timeout_s, redirect=self._redirect, rendezvous=rendezvous
@@ -159,7 +158,7 @@ class Runner:
         deferred: Sequence[DeferredFixture],
         keep: Callable[[Verdict], None],
     ) -> Iterator[None]:
-        """Have every example that Hypothesis chooses for a test run on ranks, which stay meanwhile."""
+        """Inside the block, run every example that Hypothesis chooses for a test on the same ranks."""
         self._preload(item, plan)
         check_fixtures(values, is_forked=True)
 
@@ -218,13 +217,13 @@ class Runner:
         return ranks.run(pickle.dumps(make_task(item, values, deferred)), timeout_s=plan.timeout_s)
 
     def _prepare(self, items: Mapping[str, Any], task: bytes, connection: Connection) -> Callable[[], RankReport]:
-        """On a warm rank: make a test of what was sent."""
+        """On a warm rank: make a test from the task that it received."""
         test = adopt(pickle.loads(task), items)
         test.debug = self._debugger.on_rank(test.item, connection)
         return test.run
 
     def needs_shadow(self, plan: Plan) -> bool:
-        """Tell whether ranks must be forked from another process than this."""
+        """Tell whether ranks must be forked from the shadow, and not from this process."""
         if has_initialised_cuda() or self._config.getoption("--ranks-shadow"):
             return True
         return plan.is_on_real_gpus and has_opened_cuda()
@@ -243,8 +242,10 @@ class Runner:
 
     def _preload(self, item: pytest.Function, plan: Plan) -> None:
         """Import here, once, what every rank would import."""
-        importlib.import_module("phalanx.testing.rank_groups")
+        # They import torch, which takes a second: only a session that runs tests on ranks needs it.
+        from phalanx.testing import rank_groups  # noqa: F401
+
         if "process_group" in item.fixturenames:
-            importlib.import_module("phalanx.torch_backend.creation")
+            from phalanx.torch_backend import creation  # noqa: F401  # as above
         if plan.gpus is not None:
             preload_gpus(self._config)

@@ -1,4 +1,4 @@
-"""What a session of pytest knows of its tests on ranks: the plan of each test, and the GPUs of the machine."""
+"""What a pytest session knows about its tests on ranks: the plan of each test, and the GPUs of the machine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from phalanx.errors import UsageError
 from phalanx.testing.plan import Defaults, Plan, read_gpus_marker, read_marker
 from phalanx.testing.real_gpus import RealGpus, look_for_gpus
 
-PLAN = "_ranks_plan"  # the parameter of a test that has one of several plans
+PLAN = "_ranks_plan"  # the parameter with the plan, for a test that has several plans
 DEFAULTS = pytest.StashKey[Defaults]()
 _GPUS = pytest.StashKey[RealGpus]()
 _FIXTURES = "phalanx.testing.fixtures"
 
 
 def gpus_of(config: pytest.Config) -> RealGpus:
-    """Return the real GPUs of this machine, looked for once."""
+    """Return the real GPUs of this machine; it looks for them once."""
     if _GPUS not in config.stash:
         config.stash[_GPUS] = look_for_gpus()
     return config.stash[_GPUS]
 
 
 def plan_of(item: Any) -> Plan | None:
-    """Return how a test runs on ranks; None when it does not.
+    """Return the plan of a test; None if it does not run on ranks.
 
     Raises:
         UsageError: Its marker makes no sense.
@@ -46,7 +46,7 @@ def plan_of(item: Any) -> Plan | None:
         plan: Plan = callspec.params[PLAN]
         return plan
     plans = read_marker(marker.args, marker.kwargs, defaults)
-    if len(plans) > 1:  # the mark came too late to make several tests of this one
+    if len(plans) > 1:  # the mark was added too late to make several tests
         raise UsageError(
             "@pytest.mark.ranks with several numbers or kinds belongs on a function, class or module; on a parameter, "
             "or added later, give one of each"

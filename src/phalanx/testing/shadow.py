@@ -1,7 +1,7 @@
-"""A second pytest that has collected the same tests and does nothing but have ranks forked from it.
+"""A second pytest that has collected the same tests, and only serves to fork ranks from it.
 
-For sessions whose own process can't be forked for ranks any more, because it has initialised CUDA: a copy of it could
-never use a GPU. The shadow has the test modules, with their assertions rewritten; fixtures are sent.
+It is for sessions whose own process has initialised CUDA, because forks of it could not use a GPU. The shadow has the
+test modules, with rewritten assertions; the values of fixtures are sent to it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _items: dict[str, Any] = {}  # in the shadow and its ranks: all tests, by their 
 
 
 def start_shadow(config: pytest.Config) -> ZygoteClient:
-    """Start the shadow of this session; it ends with it."""
+    """Start the shadow of this session, which ends with the session."""
     return ZygoteClient(_PROGRAM, _arguments(config))
 
 
 def start_separate_ranks(config: pytest.Config, num_ranks: int, *, redirect: bool, terminal: Terminal) -> Crew:
     """Start ranks that each collect the session for themselves.
 
-    For tests that initialise CUDA when they are imported: no process that has imported them can be forked. It takes as
-    long as importing torch and the tests does.
+    This is for tests that initialise CUDA when they are imported: no process that has imported them can be forked. It
+    takes as long as importing torch and the tests.
 
     Raises:
         InternalError: They did not start.
@@ -59,7 +59,7 @@ def _arguments(config: pytest.Config) -> list[str]:
 
 
 def main(role: str, arguments: Sequence[str]) -> None:
-    """Be the shadow, with the number of a control socket, or a rank by itself, with its descriptors."""
+    """Run the shadow, with the number of a control socket, or a separate rank, with its descriptors."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     serve_tests: Callable[[], None]
@@ -79,7 +79,7 @@ class _Shadow:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Serve instead."""
+        """Serve requests instead of running tests."""
         _items.update({item.nodeid: item for item in session.items})
         self._serve_tests()
         return True
@@ -93,5 +93,5 @@ def _serve_by_itself(descriptors: str, redirect: bool, owner: int) -> None:
 
 
 def serve_session(connection: Connection) -> None:
-    """Be a rank of the shadow."""
+    """Run a rank of the shadow."""
     serve(connection, lambda task, _: adopt(pickle.loads(task), _items).run)

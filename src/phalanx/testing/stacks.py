@@ -1,4 +1,4 @@
-"""Where every thread of a rank stands, asked from outside: also when the rank hangs in native code."""
+"""Get the stacks of all threads of a rank from outside, even if the rank hangs in native code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.diagnosis import stacks
 from phalanx.diagnosis.stacks import STACK_SIGNAL, Frame, is_users, parse_frame, parse_stacks
 from phalanx.testing.output import OutputFiles
 
-# All threads at once, which may crash a process whose threads come and go: only for ranks that are ended anyway.
+# Dumping all threads may crash a process that starts or ends threads meanwhile: only for ranks that will be ended.
 _LAST_WORDS_SIGNAL = STACK_SIGNAL + 1
 _LONGEST_S = 1.0
 _SETTLED_S = 0.05
@@ -34,14 +34,14 @@ _HIDDEN = (
 
 
 def answer_with_stacks(files: OutputFiles) -> None:
-    """Let this process write its stacks when it gets the signal, and when it crashes."""
+    """Make this process write its stacks when it gets the signal, and when it crashes."""
     faulthandler.enable(file=files.stacks)
     stacks.answer_with_stacks(files.stacks)
     faulthandler.register(_LAST_WORDS_SIGNAL, file=files.stacks, all_threads=True)
 
 
 def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, str]:
-    """Return what ranks write about their stacks, given their process ids and files."""
+    """Return the stacks that ranks write, given their process ids and files."""
     for pid, _ in ranks.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, _LAST_WORDS_SIGNAL)
@@ -80,7 +80,7 @@ def show_stacks(text: str) -> str:
 
 
 def innermost_place(text: str) -> str:
-    """Return file and line of the innermost call of the main thread that is the user's; empty when unknown."""
+    """Return file and line of the user's innermost call in the main thread; empty if unknown."""
     return _place([frame for thread in parse_stacks(text) if thread.is_current for frame in thread.frames])
 
 

@@ -14,7 +14,7 @@ from phalanx.testing.verdict import Verdict
 
 
 def log_subtests(item: Any, verdict: Verdict) -> None:
-    """Report them."""
+    """Report the subtests of a test."""
     found: dict[Any, dict[int, SubtestResult]] = {}
     for ending in verdict.endings:
         used: Counter[Any] = Counter()  # a loop may use the same name again and again

@@ -1,12 +1,11 @@
-"""What a rank does for one task of a test: it runs its part, leaves its groups in good order, and reports."""
+"""What a rank does for one task of a test: it runs its part, closes its groups, and reports."""
 
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
-from typing import Any
 
+from phalanx.groups.open_groups import open_groups
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import LaunchContext, Placement, current_context, set_process_context
 from phalanx.settings import set_placement
@@ -15,7 +14,7 @@ from phalanx.testing.rank_report import RankReport
 
 
 def watched_context(placement: Placement, descriptor: int, connection: Connection) -> LaunchContext:
-    """Make the context of a rank that tells its crew of faults, and asks it who is gone."""
+    """Make the context of a rank that reports faults to its crew, and asks the crew which ranks have ended."""
     context = placement.context(descriptor)
     context.tell = lambda what: connection.send((what,))
     context.ask_gone = lambda: _ask_gone(connection)
@@ -31,7 +30,7 @@ def _ask_gone(connection: Connection) -> tuple[frozenset[int], frozenset[int]]:
 def take_part(
     placement: Placement, descriptor: int, connection: Connection, run: Callable[[], RankReport]
 ) -> RankReport:
-    """Be a rank for the time of one task."""
+    """Run one task as a rank."""
     set_process_context(watched_context(placement, descriptor, connection))
     set_placement(placement.rank, placement.size, *placement.rendezvous)
     try:
@@ -46,29 +45,25 @@ def take_part(
 
 
 def disarm_faults() -> None:
-    """Take the calling rank's faults away: a group that still had one would keep it, and itself, for ever."""
+    """Remove the calling rank's faults: a group that still had one would keep it, and itself, alive for ever."""
     context = current_context()
-    groups: Any = sys.modules.get("phalanx.groups.open_groups")
     if context is None or context.interceptor is None:
         return
     context.interceptor = None
-    for group in groups.open_groups() if groups is not None else ():
+    for group in open_groups():
         group._set_interceptor(None)
 
 
 def die_in_groups(status: int) -> None:
-    """Let the peers of the calling rank, a thread, see it die."""
-    groups: Any = sys.modules.get("phalanx.groups.open_groups")
-    for group in groups.open_groups() if groups is not None else ():
+    """Mark the calling rank, a thread, as dead in its groups."""
+    for group in open_groups():
         group._die(status)
 
 
 def leave_groups() -> None:
     """Close the groups of the calling rank: peers must not take it for dead."""
-    groups: Any = sys.modules.get("phalanx.groups.open_groups")
-    if groups is not None:
-        for group in groups.open_groups():
-            group.close()
+    for group in open_groups():
+        group.close()
 
 
 def send_report(report: RankReport, connection: Connection) -> None:

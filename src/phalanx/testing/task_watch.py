@@ -1,4 +1,4 @@
-"""One task of a crew: who is still at it, who has failed, and what each was doing when it was ended."""
+"""One task of a crew: which ranks still run it, which have failed, and what each was doing when it was ended."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from phalanx.diagnosis import formatting
 from phalanx.engine import GroupSegment
 from phalanx.launch.rank import Starter
+from phalanx.launch.rank_process import Report
 from phalanx.launch.supervisor import Supervisor
 from phalanx.launch.terminal import TerminalTurns
 from phalanx.launch.world_watch import WorldWatch
@@ -23,13 +24,13 @@ from phalanx.testing.stacks import ask_for_stacks, innermost_place, show_stacks
 
 
 class Terminal(Protocol):
-    """Where ranks can be debugged, one at a time."""
+    """The terminal on which ranks can be debugged, one at a time."""
 
     def lend(self, member: Member) -> None:
-        """Let a rank have it."""
+        """Lend it to a rank."""
 
     def take_back(self) -> None:
-        """Use it again."""
+        """Use it in this process again."""
 
 
 class TaskWatch(Supervisor[Member]):
@@ -49,19 +50,19 @@ class TaskWatch(Supervisor[Member]):
         super().__init__(members, WorldWatch(segment), grace_s=grace_s, deadline=deadline)
         self._terminal = terminal
         self._turns = TerminalTurns(self.pause, self._take_terminal_back)
-        self._failed_first: Member | None = None  # the rank that may be debugged after its failure, others parked
+        self._failed_first: Member | None = None  # it may be debugged after its failure; others are stopped
         self._endings = {member.number: Ending(member.number) for member in members}
-        self._stalled: set[int] = set()  # ranks that a fault holds up for good
+        self._stalled: set[int] = set()  # ranks that a fault has stalled for ever
         self._num_finished = 0
         self._is_late = False
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching the ranks."""
         self.loop.close()
         self.watch.close()
 
     def run(self, starter: Starter) -> list[Ending]:
-        """Wait until every rank has reported or ended, by itself or not."""
+        """Wait until every rank has reported or ended, by itself or by a signal."""
         for member in self.ranks:
             member.begin_task()
             self.loop.on(member.connection.fileno(), functools.partial(self._read_messages, member))
@@ -72,7 +73,7 @@ class TaskWatch(Supervisor[Member]):
         return self._collect()
 
     def abandon(self) -> list[Ending]:
-        """End what still runs."""
+        """End the ranks that still run."""
         self.on_deadline()
         self._end_now()
         return self._collect()
@@ -82,7 +83,7 @@ class TaskWatch(Supervisor[Member]):
         return bool(waiting or (self.unfinished and self.shutdown.has_begun))
 
     def _end_now(self) -> None:
-        """End ranks that nobody waits for."""
+        """End the ranks at once, without a grace time."""
         for member in self.unfinished:
             member.send(signal.SIGKILL)
         while self.unfinished:
@@ -100,7 +101,7 @@ class TaskWatch(Supervisor[Member]):
         self.end_ranks([signal.SIGKILL])
 
     def before_signal(self, number: signal.Signals) -> None:
-        """Note where the ranks stand that are ended."""
+        """Note what the ranks are doing that will be ended."""
         stacks = ask_for_stacks({member.number: (member.pid, member.files) for member in self.unfinished})
         self.watch.look(self.unfinished)
         for member in self.unfinished:
@@ -112,11 +113,11 @@ class TaskWatch(Supervisor[Member]):
     def on_end(self, rank: Member) -> bool:
         """Judge a rank by its report, else by its status."""
         if self.loop.waits_for(rank.connection.fileno()):
-            self._read_messages(rank)  # what it said last was still under way
+            self._read_messages(rank)  # its last messages may not have been read yet
         ending, status = self._endings[rank.number], rank.status or 0
         if rank.is_finished:
             if status > 0:
-                ending.status = status  # it crashed on its way out
+                ending.status = status  # it crashed after its report
             return True
         is_ended_by_us = bool(rank.sent)
         self._finish(rank, status=None if is_ended_by_us else rank.status)
@@ -144,7 +145,9 @@ class TaskWatch(Supervisor[Member]):
         except EOFError:
             self.loop.off(member.connection.fileno())
 
-    def _take(self, member: Member, message: tuple[Any, ...]) -> None:
+    def _take(self, member: Member, message: tuple[Any, ...] | Report) -> None:
+        if isinstance(message, Report):  # it failed between two tasks, or after this one; its exit code follows
+            return
         what = message[0]
         if what == "report":
             self._take_report(member, _read(message[1]))
@@ -152,7 +155,7 @@ class TaskWatch(Supervisor[Member]):
             self._endings[member.number].was_planned = True
             self._stalled |= {member.number} if what == "stalled" else set()
         elif what == "gone?":
-            with contextlib.suppress(OSError):  # it has died since
+            with contextlib.suppress(OSError):  # it has died meanwhile
                 member.connection.send(("gone", *self._gone()))
         elif what in ("breakpoint", "post mortem"):
             self._debug(member, is_failure=what == "post mortem")
@@ -166,13 +169,13 @@ class TaskWatch(Supervisor[Member]):
                 self.fail(member, report.headline, is_consequence=report.waited_in is not None)
 
     def _gone(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the ranks that are dead, or as good as, and those that have reported."""
+        """Return the ranks that are dead or stalled, and those that have reported."""
         finished = {member.number for member in self.ranks if member.is_finished}
         done = frozenset(number for number in finished if self._endings[number].report is not None)
         return frozenset(finished - done) | self._stalled, done
 
     def _debug(self, member: Member, *, is_failure: bool) -> None:
-        """Let a rank have the terminal when it is its turn: at a breakpoint, or if it is the first that has failed."""
+        """Lend the terminal to a rank when it is free: at a breakpoint, or for the first rank that has failed."""
         if is_failure and self._failed_first is not None:
             member.connection.send(("no",))
             return
@@ -181,7 +184,7 @@ class TaskWatch(Supervisor[Member]):
         self._turns.ask(member, functools.partial(self._lend_terminal, member))
 
     def _lend_terminal(self, member: Member) -> None:
-        if member is self._failed_first:  # at a breakpoint the others go on: it may step over an operation
+        if member is self._failed_first:  # at a breakpoint the others continue: the user may step over an operation
             self._signal_others(member, signal.SIGSTOP)
         if self._terminal is not None:
             self._terminal.lend(member)

@@ -1,4 +1,4 @@
-"""What ranks that are threads print, each into its own text."""
+"""The output of ranks that are threads, one text per rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Captured(NamedTuple):
 
 
 class _PerThread(io.TextIOBase):
-    """A stream that goes to the text of the thread that writes, else to where it went before."""
+    """A stream that writes to the text of the calling thread's rank, or else to the original stream."""
 
     def __init__(self, before: Any, texts: threading.local, name: str) -> None:
         self._before = before
@@ -40,13 +40,13 @@ class _PerThread(io.TextIOBase):
 
 
 class ThreadCapture:
-    """What a rank that is a thread gets as capsys: its own output."""
+    """The fixture capsys of a rank that is a thread: it has only that rank's output."""
 
     def __init__(self, out: io.StringIO, err: io.StringIO) -> None:
         self._streams = (out, err)
 
     def readouterr(self) -> Captured:
-        """Return what this rank has printed since the last time, and forget it."""
+        """Return what this rank has printed since the last call."""
         texts = [stream.getvalue() for stream in self._streams]
         for stream in self._streams:
             stream.seek(0)
@@ -55,19 +55,19 @@ class ThreadCapture:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Go on as before: threads share the terminal's stream."""
+        """Do nothing: threads share the terminal's stream."""
         yield
 
 
 class ThreadOutput:
-    """The texts of all ranks."""
+    """The output of all ranks."""
 
     def __init__(self) -> None:
         self._local = threading.local()
         self._texts: dict[int, tuple[io.StringIO, io.StringIO]] = {}
 
     def join(self, rank: int) -> None:
-        """Let the calling thread print as this rank."""
+        """Make the calling thread's output belong to this rank."""
         self._local.out, self._local.err = self._texts[rank] = (io.StringIO(), io.StringIO())
 
     def read(self, rank: int) -> tuple[str, str]:
@@ -81,7 +81,7 @@ class ThreadOutput:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take the place of Python's streams meanwhile."""
+        """Replace Python's streams inside the block."""
         before = sys.stdout, sys.stderr
         sys.stdout = _PerThread(sys.stdout, self._local, "out")
         sys.stderr = _PerThread(sys.stderr, self._local, "err")

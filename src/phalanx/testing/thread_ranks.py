@@ -1,6 +1,6 @@
-"""Ranks as threads of this process: nothing is forked, all objects are shared, a crash takes everything with it.
+"""Run ranks as threads of this process: nothing is forked, all objects are shared, and a crash ends the whole process.
 
-Threads can't be killed. One that does not return to Python when its time is up is left alone, and named.
+Threads can't be killed. A thread that does not return to Python when its time is up continues, and the report says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run_threaded(
     redirect: bool,
     rendezvous: Rendezvous,
 ) -> list[Ending]:
-    """Run the task on that many threads and wait for their end."""
+    """Run the task on that many threads and wait until they have ended."""
     with open_world(num_ranks) as segment:
         threads = _Threads(run, num_ranks, segment, name_meeting(), rendezvous)
         with threads.output.installed() if redirect else contextlib.nullcontext():
@@ -88,14 +88,14 @@ class _Threads:
         try:
             report = self._run(self.output)
             if report.outcome == "failed":
-                self._segment.fail(rank, report.headline)  # it may not even have joined the world yet
+                self._segment.fail(rank, report.headline)  # works even if the rank has not joined the world yet
             else:
                 leave_groups()
         except RankLost:
             die_in_groups(256 + signal.SIGKILL)
             self._segment.declare_dead(rank, 256 + signal.SIGKILL)
         except RankCancelled:
-            pass  # it came after the test, on the way out
+            pass  # it was raised after the test, while the thread ended
         except Exception as error:
             report = report_failure(error)
         finally:
@@ -120,7 +120,7 @@ class _Threads:
                 self._team.changed.notify_all()
 
     def _cancel(self, ranks: list[int], is_late: bool) -> None:
-        """Note where late ranks stand, then have them stop."""
+        """Note what late ranks are doing, then make them stop."""
         frames = sys._current_frames()
         rows = self._segment.snapshot()
         with self._team.changed:

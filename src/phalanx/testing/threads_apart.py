@@ -1,4 +1,4 @@
-"""Ranks as threads of one forked process: for tests that change their process for good, which pytest's must not be."""
+"""Run ranks as threads of one forked process, for tests that change their process in a way that can't be undone."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _TO_COME_HOME_S = 5.0
 def run_apart(
     run: Callable[[], list[Ending]], item: Any, num_ranks: int, *, timeout_s: float, redirect: bool, terminal: Terminal
 ) -> list[Ending]:
-    """Fork a process that runs the threads, and bring home what became of them.
+    """Fork a process that runs the threads, and return how they ended.
 
     Args:
-        run: Runs them.
+        run: The function that runs them.
         item: The test.
-        num_ranks: How many there are.
+        num_ranks: How many ranks.
         timeout_s: How long they may take.
         redirect: Whether they print into files.
-        terminal: What ranks that are debugged share.
+        terminal: The terminal that debugged ranks share.
     """
 
     def be_process(_: Connection) -> RankReport:
@@ -42,10 +42,10 @@ def run_apart(
             endings[0].report.properties = item.user_properties[num_properties:]
         return RankReport("passed", result=pickle.dumps(endings))
 
-    patience_s = 2 * read_settings().grace_s + _TO_COME_HOME_S  # the threads have a time limit of their own
+    patience_s = 2 * read_settings().grace_s + _TO_COME_HOME_S  # the threads have their own time limit
     (whole,) = run_forked(be_process, 1, timeout_s=timeout_s + patience_s, redirect=redirect, terminal=terminal)
     if whole.report is None or whole.report.result is None or whole.status:
-        # What happened to the process happened to all its threads.
+        # The end of the process was the end of all its threads.
         return [dataclasses.replace(whole, rank=rank) for rank in range(num_ranks)]
     endings: list[Ending] = pickle.loads(whole.report.result)
     if endings[0].report is not None:

@@ -1,4 +1,4 @@
-"""From the endings of all ranks to one verdict: passed, skipped, or failed because of these ranks."""
+"""Turn the endings of all ranks into one verdict: passed, skipped, or failed because of some ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Finding:
     """One distinct failure and the ranks that had it.
 
     Attributes:
-        endings: How it ended there, the first to fail first.
+        endings: The endings of these ranks, the first to fail first.
         title: What happened, in a line.
     """
 
@@ -33,16 +33,16 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """What became of a test.
+    """How a test ended.
 
     Attributes:
         outcome: "passed", "skipped", "xfailed", "rejected" or "failed".
         reason: Why, unless it passed.
-        findings: What failed by itself, the first first.
-        bystanders: Ranks that were stopped by the others' failure, with what they were doing.
-        endings: All ranks'.
-        num_ranks: How many there are.
-        timeout_s: The limit.
+        findings: The failures that no other rank caused, the first one first.
+        bystanders: Ranks that the failure of others stopped, with what they were doing.
+        endings: The endings of all ranks.
+        num_ranks: How many ranks there are.
+        timeout_s: The time limit.
         interruption: What ended the test from outside, such as pytest-timeout's alarm.
     """
 
@@ -56,7 +56,7 @@ class Verdict:
     interruption: BaseException | None = None
 
     def summary(self) -> str:
-        """Say in one line who failed how, and what the others were doing."""
+        """Say in one line which ranks failed, how, and what the others were doing."""
         parts = [f"{formatting.rank_list(finding.ranks)}: {finding.title}" for finding in self.findings]
         by_text: dict[str, list[int]] = {}
         for rank, text in self.bystanders:
@@ -65,7 +65,7 @@ class Verdict:
         return "; ".join(parts)
 
     def error(self) -> BaseException:
-        """Return the exception to raise for it: the rank's own where it can be rebuilt."""
+        """Return the exception to raise for it: the rank's own if it can be rebuilt."""
         first = self.findings[0].endings[0]
         endings = [ending for finding in self.findings for ending in finding.endings]
         kinds = {ending.report.kind for ending in endings if ending.report is not None}
@@ -88,7 +88,7 @@ class Verdict:
 
 
 def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
-    """Decide."""
+    """Return the verdict."""
     num_ranks = len(endings)
     verdict = Verdict("passed", endings, num_ranks, timeout_s)
     failures = [ending for ending in endings if ending.is_failure()]
@@ -96,10 +96,10 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         verdict.outcome = "failed"
         skipped = [ending for ending in endings if ending.report is not None and ending.report.outcome == "skipped"]
         if skipped and all(ending.is_consequence() for ending in failures):
-            return _divided(verdict, "skipped")  # the others failed because those had gone
+            return _divided(verdict, "skipped")  # the others failed because these ranks had left
         own = [ending for ending in failures if not ending.is_consequence()]
         own = own or [ending for ending in failures if ending.report is not None] or failures
-        # Of ranks that are late, those that others wait for come first.
+        # Of the late ranks, those that others wait for come first.
         own.sort(key=lambda ending: (ending.is_late, isinstance(ending.doing, Waiting), ending.when))
         verdict.findings = _distinct(own, timeout_s)
         verdict.bystanders = _describe_bystanders([ending for ending in failures if ending not in own])
@@ -126,7 +126,7 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
 
 
 def _rebuilt(report: RankReport) -> BaseException | None:
-    """Return the exception that a rank raised; None when that is not possible here, or makes something else of it."""
+    """Return the exception that a rank raised; None if it can't be rebuilt here, or becomes another one."""
     try:
         error = pickle.loads(report.exception)
     except BaseException:
@@ -136,12 +136,12 @@ def _rebuilt(report: RankReport) -> BaseException | None:
 
 
 def _describe_bystanders(endings: Sequence[Ending]) -> list[tuple[int, str]]:
-    """Say what ranks were doing. One that came to an operation when it was broken shares the words of those in it."""
+    """Say what ranks were doing. A rank that came to a broken operation gets the same text as the ranks in it."""
     doings = [ending.doing if ending.report is None else ending.report.waited_in for ending in endings]
     full = {replace(doing, number=0): doing for doing in doings if isinstance(doing, Waiting) and doing.number}
-    told = [full.get(doing, doing) if isinstance(doing, Waiting) else doing for doing in doings]
+    found = [full.get(doing, doing) if isinstance(doing, Waiting) else doing for doing in doings]
     return [
-        (ending.rank, f"{doing or 'running'}{_aftermath(ending)}") for ending, doing in zip(endings, told, strict=True)
+        (ending.rank, f"{doing or 'running'}{_aftermath(ending)}") for ending, doing in zip(endings, found, strict=True)
     ]
 
 
@@ -150,13 +150,13 @@ def _aftermath(ending: Ending) -> str:
 
 
 def _divided(verdict: Verdict, outcome: str) -> Verdict:
-    """Some ranks skipped and others did not: nobody can say whether the test passed."""
+    """Return a failure, because some ranks skipped and others did not, so it is not clear whether the test passed."""
     some = [ending for ending in verdict.endings if ending.report is not None and ending.report.outcome == outcome]
     reason = some[0].report.headline if some[0].report is not None else ""
     ranks = formatting.rank_list(ending.rank for ending in some)
     others = formatting.rank_list(ending.rank for ending in verdict.endings if ending not in some)
     verdict.outcome = "failed"
-    title = f"{outcome} ({reason}) while {others} ran the test; decide it alike on every rank"
+    title = f"{outcome} ({reason}) while {others} ran the test; decide the same on every rank"
     verdict.findings = [Finding(some, title)]
     verdict.reason = f"{ranks}: {title}"
     return verdict

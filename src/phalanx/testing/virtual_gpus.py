@@ -1,8 +1,7 @@
-"""Virtual GPUs of a test: asked for by a marker or a fixture, set up on its ranks, never in pytest's own process."""
+"""Virtual GPUs of a test: a marker or a fixture asks for them, and only its ranks set them up, not pytest's process."""
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -11,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from phalanx.errors import UsageError
+from phalanx.errors import BuildError, UsageError
 from phalanx.settings import MAX_VIRTUAL_DEVICES, RACES, Races, set_environment
 
 DEFAULT_NUM_GPUS = 4
 _SPEC = re.compile(r"virtual(?::([0-9]{1,6}))?")
-# What ranks would import, each for itself.
-_NEEDED = ("phalanx.virtual_gpus.set_up", "phalanx.virtual_gpus.torch_cuda", "phalanx.stand_in")
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class VirtualGpus:
 
     Attributes:
         num_devices: How many.
-        races: What happens to races on them; None for what PHALANX_RACES says.
+        races: What happens when there is a race; None for the value of PHALANX_RACES.
     """
 
     num_devices: int
@@ -67,8 +64,8 @@ def read_own_marker(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Virtual
     marker = "@pytest.mark.virtual_gpus"
     unknown = sorted(set(kwargs) - {"races", "timeout"})
     if unknown or len(args) > 1:
-        told = f"takes no {', '.join(unknown)}" if unknown else f"takes one number of GPUs, got {len(args)}"
-        raise UsageError(f"{marker} {told}; write {marker}({DEFAULT_NUM_GPUS}); options are races, timeout")
+        problem = f"takes no {', '.join(unknown)}" if unknown else f"takes one number of GPUs, got {len(args)}"
+        raise UsageError(f"{marker} {problem}; write {marker}({DEFAULT_NUM_GPUS}); options are races, timeout")
     num_devices = args[0] if args else DEFAULT_NUM_GPUS
     is_number = isinstance(num_devices, int) and not isinstance(num_devices, bool)
     if not is_number or not 1 <= num_devices <= MAX_VIRTUAL_DEVICES:
@@ -87,16 +84,16 @@ def _read_races(options: Mapping[str, Any], marker: str) -> Races | None:
 
 
 def preload_gpus(config: pytest.Config) -> None:
-    """Import, and build if need be, what the ranks of a test need: once, and outside the test's time limit.
+    """Import what the ranks of a test need, and build the library if there is none, once, before the time limit begins.
 
-    Nothing is set up: this process's own `torch.cuda` stays as it is.
+    Nothing is set up: `torch.cuda` of this process does not change.
 
     Raises:
         UsageError: The library of virtual devices can't be built.
     """
-    for name in _NEEDED:
-        importlib.import_module(name)
-    from phalanx.errors import BuildError
+    # These import torch, which takes a second: a session without ranks does without.
+    from phalanx.stand_in import install  # noqa: F401
+    from phalanx.virtual_gpus import set_up, torch_cuda  # noqa: F401
     from phalanx.virtual_gpus.building import built_library
 
     capturing = config.pluginmanager.getplugin("capturemanager")
@@ -108,15 +105,16 @@ def preload_gpus(config: pytest.Config) -> None:
 
 
 def set_up_gpus(gpus: VirtualGpus) -> None:
-    """On a rank: set up the virtual GPUs, with phalanx in NCCL's place. On a warm rank they are as after set-up.
+    """On a rank: set up the virtual GPUs, with phalanx in NCCL's place. On a warm rank, reset them.
 
     Raises:
         UsageError: This process can't have them.
     """
-    # Real GPUs are hidden on purpose, and processes that the rank starts get the same virtual ones.
+    # Hide real GPUs, and give processes that the rank starts the same virtual GPUs.
     set_environment(CUDA_VISIBLE_DEVICES="", PHALANX_VIRTUAL_GPUS=str(gpus.num_devices))
     if gpus.races is not None:
         set_environment(PHALANX_RACES=gpus.races)
+    # These import torch: a session without ranks does without.
     from phalanx.stand_in import stand_in_for
     from phalanx.virtual_gpus.set_up import active, virtual_devices
 

@@ -1,4 +1,4 @@
-"""Ranks that stay between tests: forked once, a fresh group and a clean slate for every test, replaced when unclean."""
+"""Ranks that are kept between tests: every test gets a new group, and ranks that can't be cleaned are replaced."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from phalanx.testing.ending import Ending
 from phalanx.testing.rank_report import RankReport, report_failure
 from phalanx.testing.taking_part import send_report, take_part
 
-# Turns what was sent into what to run.
+# Turns a received task into the function to run.
 Prepare = Callable[[bytes, Connection], Callable[[], RankReport]]
 
 
 class WarmRanks:
-    """A crew of one size, and what it has been through.
+    """A crew of one size, and the state of the session that it was forked with.
 
     Args:
-        num_ranks: How many.
+        num_ranks: How many ranks.
         start: Starts a crew of ranks that call serve().
-        keep_failed: Keep ranks that have only raised: for the examples of one test, which raise again and again.
+        keep_failed: Whether to keep ranks that have only raised, as for examples of one test, which often raise.
     """
 
     def __init__(self, num_ranks: int, start: Callable[[], Crew], *, keep_failed: bool = False) -> None:
@@ -40,15 +40,15 @@ class WarmRanks:
         self._owner = os.getpid()
 
     def require(self, state: Mapping[int, Any]) -> None:
-        """Replace the ranks if they know less of the session than the next task needs, or more."""
+        """Replace the ranks if they were forked with another state of the session than the next task needs."""
         if state.keys() != self._state.keys():
             self.close()
             self._state = state
 
     def run(self, task: bytes, *, timeout_s: float) -> list[Ending]:
-        """Run a task on them, on new ones if the old ones are gone."""
+        """Run a task on the ranks; start new ones if the old ones have ended."""
         with open_world(self._num_ranks) as segment, open_rendezvous() as rendezvous:
-            if self._owner != os.getpid():  # a forked copy of this process: they are its parent's
+            if self._owner != os.getpid():  # this is a fork: the ranks belong to its parent
                 self._crew, self._owner = None, os.getpid()
             if self._crew is None or not self._crew.are_alive():
                 self.close()
@@ -81,7 +81,7 @@ class WarmRanks:
 
 
 def serve(connection: Connection, prepare: Prepare) -> None:
-    """Be a warm rank: run one task after the other until the crew hangs up."""
+    """Run a warm rank: run one task after the other until the crew closes the connection."""
     streams = sys.stdout, sys.stderr
     while (received := connection.receive()) is not None:
         (_, placement, task), (descriptor,) = received
@@ -97,7 +97,7 @@ def serve(connection: Connection, prepare: Prepare) -> None:
 
 
 def _clean_up(report: RankReport) -> None:
-    """Undo what a task may have left in this process."""
+    """Clean up what a task may have left in this process."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_initialized() and report.outcome != "failed":
         dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """A test as it is sent to warm ranks, which were forked before its fixtures were set up.
 
-The test itself does not travel: the ranks have it, by its name, from the fork.
+The test itself is not sent: the ranks have it from the fork, and find it by its id.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from phalanx.testing.examples import unpack
 from phalanx.testing.rank_fixtures import DeferredFixture, RankRequest, RankSetup
 from phalanx.testing.rank_test import RankTest
 
-# Values that stand for pytest itself: a rank has its own.
+# Values that belong to pytest itself: a rank has its own.
 _OWN_VALUES = ("request", "pytestconfig", "tmp_path_factory", "cache", "subtests")
 
 
 @dataclass(frozen=True)
 class WarmTask:
-    """What ranks need besides what they were forked with."""
+    """What ranks need in addition to what they were forked with."""
 
     node_id: str
     values: dict[str, bytes]
@@ -37,7 +37,7 @@ class WarmTask:
     path: list[str]
     random_state: Any
     torch_state: bytes | None
-    example: bytes | None  # of Hypothesis's
+    example: bytes | None  # an example of Hypothesis
 
 
 def make_task(
@@ -78,7 +78,7 @@ def make_task(
 
 
 def _stays_here(item: Any, name: str) -> bool:
-    """Tell whether a fixture is of no use on ranks: pytest's own, and event loops of async plugins."""
+    """Tell whether a fixture is not sent to ranks: fixtures of pytest, and event loops of async plugins."""
     if name in _OWN_VALUES:
         return True
     known = item._fixtureinfo.name2fixturedefs.get(name)

@@ -3,7 +3,7 @@
     with phalanx.testing.ranks(4) as world:
         losses = world.run(train, learning_rate=0.1)
 
-Ranks come from a clean process, so it does not matter what this one has initialised.
+Ranks are forked from a separate process, so it does not matter what this process has initialised.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEFAULT_TIMEOUT_S = 600.0
 
 
 class RemoteTraceback(Exception):
-    """What failed on which rank, shown as the cause of what World.run() raises."""
+    """The failures of all ranks, shown as the cause of the exception that World.run() raises."""
 
     def __str__(self) -> str:
         return "\n" + str(self.args[0])
@@ -61,7 +61,7 @@ class World:
 
         Raises:
             UsageError: The function or its arguments can't be sent.
-            Exception: What a rank raised, with the story of all ranks as its cause.
+            Exception: What a rank raised, with the failures of all ranks as its cause.
         """
         if self.kind == "thread":
             return self._run_threads(function, args, kwargs)
@@ -159,7 +159,7 @@ def _prepare(task: bytes, _: Connection) -> Callable[[], RankReport]:
 
 
 def _show_output(endings: list[Ending]) -> None:
-    """Print what the ranks printed where the caller prints: in a notebook, under the cell."""
+    """Print the output of the ranks to the caller's streams: in a notebook, under the cell."""
     for ending in endings:
         for text, stream in ((ending.out, sys.stdout), (ending.err, sys.stderr)):
             for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The torch.distributed door: phalanx as a backend of init_process_group, under its own name.
+"""Make phalanx a backend of torch.distributed: init_process_group("phalanx").
 
 Only this package knows torch's internals (`torch._C`, `distributed_c10d`).
 """

@@ -1,7 +1,7 @@
-"""What `import torch` runs: tell torch the name, and load the rest when a group is made.
+"""What `import torch` runs: it tells torch the backend's name. The rest is loaded when a group is made.
 
-Registered as an entry point of the group "torch.backends", so a program says init_process_group("phalanx") and imports
-nothing. Keep it small: every `import torch` in an environment with phalanx pays for it.
+It is an entry point of the group "torch.backends", so a program can call init_process_group("phalanx") without an
+import. Keep it small: it runs in every `import torch` of an environment that has phalanx.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def register() -> None:
 
 
 def register_backend(name: str, create: Callable[..., Any], devices: list[str], when: str, why: str) -> None:
-    """Register a backend by torch's own function, and note that."""
+    """Register a backend with torch's own function, and record that as a patch."""
     import torch.distributed as dist
 
     dist.Backend.register_backend(name, create, extended_api=True, devices=devices)
@@ -39,7 +39,7 @@ def register_backend(name: str, create: Callable[..., Any], devices: list[str], 
 
 
 def _serve_env_rendezvous() -> None:
-    """Let init_method env:// find the store of a launcher of phalanx's; torch has no call to replace a method."""
+    """Let init_method env:// find the store of phalanx's launcher. torch has no function that replaces a method."""
     handlers = "torch.distributed.rendezvous._rendezvous_handlers"
     torchs_own: Callable[..., Iterator[Any]] = patches.find(handlers)["env"]
 
@@ -63,7 +63,7 @@ def register_for_dist2() -> None:
 
 
 def _nothing() -> None:
-    """Undo nothing."""
+    """Do nothing: torch can't remove a backend."""
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a caller asked for, whichever of torch's ways it used to say so.
+"""The options of a call, in whichever of torch's forms the caller has given them.
 
 torch passes an options object; users of `_dist2` pass `op=`, `root=` and `timeout=`.
 """
@@ -13,14 +13,14 @@ from phalanx.errors import UsageError
 from phalanx.torch_backend.untyped import dist, native
 
 _TORCH_OPS: Any = dist.ReduceOp.RedOpType
-# By number: torch's enumeration is slow to hash.
+# The keys are numbers, because torch's enumeration is slow to hash.
 _OPS: dict[int, ReduceOp] = {
     int(getattr(_TORCH_OPS, name)): ReduceOp[name]
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
 _PREMUL_SUM = int(_TORCH_OPS.PREMUL_SUM)
 _SHORT_FORMS = (dist.ReduceOp, _TORCH_OPS)
-# Asking an object for an attribute that it does not have costs a microsecond.
+# To ask an object for an attribute that it does not have takes a microsecond.
 _WITH_OP = {
     native.AllreduceOptions,
     native.AllreduceCoalescedOptions,
@@ -33,7 +33,7 @@ _UNSET = timedelta(0)
 
 
 class CallOptions(NamedTuple):
-    """One call's options, in our words."""
+    """The options of one call, under phalanx's names."""
 
     op: AnyReduceOp
     root: int
@@ -71,7 +71,7 @@ def read_op(op: Any) -> AnyReduceOp:
     """
     if op is None:
         return ReduceOp.SUM
-    kind = getattr(op, "op", op)  # ReduceOp.SUM is the bare kind; an option holds an object around it
+    kind = getattr(op, "op", op)  # ReduceOp.SUM is the kind itself; an options object holds a wrapper of it
     number = int(kind) if isinstance(kind, _TORCH_OPS) else -1
     if number in _OPS:
         return _OPS[number]
@@ -82,5 +82,5 @@ def read_op(op: Any) -> AnyReduceOp:
 
 
 def read_timeout(timeout: timedelta | None) -> float | None:
-    """Return seconds; None for torch's ways to say "not given", which are None, zero and less."""
+    """Return seconds; None if no timeout is given, for which torch passes None, zero or a negative time."""
     return None if timeout is None or timeout <= _UNSET else timeout.total_seconds()

@@ -29,8 +29,8 @@ class Completer:
     """A thread of a group, started when it is first needed. Threads may share it.
 
     Args:
-        name: Of the thread.
-        cancel: Ends whatever is under way in the group; called at the end of the interpreter.
+        name: The name of the thread.
+        cancel: Ends the running operations of the group; called when the interpreter ends.
     """
 
     def __init__(self, name: str, cancel: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Completer:
         self._thread: threading.Thread | None = None
 
     def when_done(self, work: Work, act: Callable[[], object]) -> None:
-        """Call `act` on this thread after the operation has ended, well or not."""
+        """Call `act` on this thread after the operation has ended, with or without an error."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
@@ -51,7 +51,7 @@ class Completer:
             self._queue.put((work, act))
 
     def stop(self) -> None:
-        """End the thread after what it has been given; operations must be over or aborted by then."""
+        """End the thread after the entries in its queue; their operations must have ended or been aborted by then."""
         with self._lock:
             thread, self._thread = self._thread, None
             self._queue.put(None)
@@ -60,7 +60,7 @@ class Completer:
             thread.join(_JOIN_S)
 
     def cancel_and_stop(self) -> None:
-        """End what is under way, then the thread."""
+        """Cancel the running operations, then end the thread."""
         self._cancel()
         self.stop()
 
@@ -82,7 +82,7 @@ def _run(entries: _Queue) -> None:
         try:
             act()
         except Exception:
-            _log.exception("what follows an operation failed")
+            _log.exception("a callback failed after an operation")
         del work, act, entry
 
 
@@ -98,6 +98,6 @@ def _stop_at_exit(completer: Completer) -> None:
 
 def _stop_all() -> None:
     if has_failed():
-        return  # the rank's process ends without ceremony: its peers must not take it for one that left in good order
+        return  # this rank has failed, and does not leave its groups: its peers must not see a regular end
     for completer in list(_running):
         completer.cancel_and_stop()

@@ -1,4 +1,4 @@
-"""Collectives between the streams of real CUDA devices.
+"""The order of collectives and the streams of real CUDA devices.
 
 The engine itself runs an operation after the work on the caller's current stream. An operation has ended when its data
 is complete on the device. So after a wait on the host, the program may use the data on any stream.
@@ -68,7 +68,7 @@ class CudaStreamOrder(StreamOrder):
 
 
 def serve_cuda() -> None:
-    """Make groups serve tensors of real GPUs, if this torch supports them and virtual GPUs do not have their name."""
+    """Make groups serve tensors of real GPUs, if this torch supports them and "cuda" does not mean virtual GPUs."""
     if torch.version.cuda is None or order_of("cuda") is not None:
         return
     order = CudaStreamOrder()

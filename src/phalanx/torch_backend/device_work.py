@@ -1,6 +1,6 @@
 """Operations on tensors of devices that have streams, as torch sees them.
 
-The host waits for the data. Then the current stream is put behind the operation.
+The host waits for the data. Then the current stream continues after the operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phalanx.torch_backend.work import NO_TIMEOUT, PendingWork
 
 
 class DeviceWork(PendingWork):
-    """Operations on tensors of a device that has streams, as one Work. Waiting orders the current stream behind it."""
+    """Operations on tensors of a device that has streams, as one Work. wait() orders the current stream after them."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class DeviceWork(PendingWork):
         """Make one.
 
         Args:
-            works: What it stands for, Operations among them.
-            result: The tensors they fill.
+            works: The operations; some may be Operations of device tensors.
+            result: The tensors that they fill.
             completer: Completes its future.
             comms: Records the wait for the profiler.
             may_be_pending: Whether Python code may get its future while the operation runs: see future.py.
@@ -50,11 +50,11 @@ class DeviceWork(PendingWork):
         self._after: list[Callable[[], object]] = [operation.order_stream for operation in operations]
 
     def call_after(self, act: Callable[[], object]) -> None:
-        """Have a function called by everybody who waits, after the wait."""
+        """Register a function that every wait() calls at its end."""
         self._after.append(act)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Block until it is done; what the current stream does next comes after it.
+        """Block until it is done; later work on the current stream runs after it.
 
         Raises:
             PhalanxError: It failed, or is not done in time.
@@ -73,15 +73,15 @@ class DeviceWork(PendingWork):
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether it has ended, well or not; if so, the result may be used, as after an event's query()."""
+        """Tell whether it has ended, with or without an error; if so, its result may be used, as after a query()."""
         return super().is_completed() and self._order_streams()
 
     def is_success(self) -> bool:
-        """Tell whether it has ended well; if so, the result may be used."""
+        """Tell whether it has succeeded; if so, the result may be used."""
         return super().is_success() and self._order_streams()
 
     def block_current_stream(self) -> None:
-        """Wait: the host does, and with it whatever it gives the stream to do next."""
+        """Wait on the host, so that later work on the current stream runs after the operation."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -97,7 +97,7 @@ class DeviceWork(PendingWork):
         return self._future
 
     def _make_future(self) -> torch.futures.Future[Any]:
-        # The devices whose streams run behind the host.
+        # The devices whose streams run asynchronously to the host.
         devices = [] if self._runs_at_once else list({tensor.device for tensor in flat(self._result)})
         if not self._runs_at_once and not is_called_from_python("get_future"):
             return future_for_cpp(self._work, self._result, self._completer, devices)

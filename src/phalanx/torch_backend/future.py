@@ -2,9 +2,9 @@
 
 C++ code gets a future that is completed later. So does Python code that asks for the future of a GPU's collective. Its
 callbacks run on the thread that completes futures, and may start collectives of their own. All ranks have to start
-their collectives in the same order, whatever takes how long. So a thread of the program has at most one such future at
-a time. When it starts a collective, or asks for the next future, it lets the callbacks of the first one run before.
-Thus a communication hook of DDP has one bucket on the way while the backward pass goes on to the next one.
+their collectives in the same order, however long each one takes. So a thread of the program has at most one such future
+at a time. When it starts a collective, or asks for the next future, it first waits for the callbacks of the earlier
+future. Thus DDP's communication hook can send one bucket while the backward pass computes the next one.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class PendingFutures:
     """The pending futures that Python code of this process has. Threads may share it.
 
     Attributes:
-        open: The threads that have a future whose callbacks have not run, with what tells it from others.
+        open: The threads that have a future whose callbacks have not run, each with a token of that future.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards `open`, which may be looked at without
+        self._changed = threading.Condition()  # guards `open`, which may be read without it
         self.open: dict[int, object] = {}
 
     def add(self, future: torch.futures.Future[Any], work: Work, completer: Completer) -> bool:
-        """Complete a future, with None, and run its callbacks when the operation has ended, well or not.
+        """Complete a future with None when the operation has ended, with or without an error; its callbacks run then.
 
-        Callbacks run as the caller would run them: with the same device, and gradients recorded or not.
+        Callbacks run with the caller's current device, gradient mode and inference mode.
 
         Returns:
-            False if the calling thread has another one: then this one is left alone.
+            False if the calling thread has another pending future; then this one is not completed.
         """
         thread, token = threading.get_ident(), object()
         device, has_gradients = torch.cuda.current_device(), torch.is_grad_enabled()
@@ -54,7 +54,7 @@ class PendingFutures:
                     torch.cuda.device(device),
                 ):
                     future.set_result(None)
-            except Exception:  # of CUDA: the operation has probably failed too, and a wait raises its error
+            except Exception:  # from CUDA: the operation has probably failed too, and a wait raises its error
                 _log.exception("a future was completed without its device")
                 if not future.done():
                     future.set_result(None)
@@ -79,20 +79,20 @@ class PendingFutures:
                 self._changed.notify_all()
 
     def await_own(self) -> None:
-        """Block until the calling thread has none. A callback need not wait: it belongs to the one future there is."""
+        """Block until the calling thread has no pending future. The thread of callbacks never has one."""
         thread = threading.get_ident()
         if thread in self.open:
             with self._changed:
                 self._changed.wait_for(lambda: thread not in self.open)
 
     def await_all(self) -> None:
-        """Block until no thread has one, except in a callback."""
+        """Block until no thread has a pending future; in a callback, return at once."""
         if self.open and not is_completing():
             with self._changed:
                 self._changed.wait_for(lambda: not self.open)
 
     def forget(self) -> None:
-        """Forget all of them, in a process that was forked."""
+        """Forget all pending futures, in a forked child."""
         self._changed = threading.Condition()
         self.open = {}
 
@@ -106,7 +106,7 @@ def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> to
 
     Args:
         tensors: Its value.
-        devices: GPUs whose streams are put in order: what a callback starts there comes before what its waiters start.
+        devices: GPUs whose streams it puts in order: work of a callback runs there before work of a waiting caller.
     """
     if _needs_type(tensors):
         return cast("torch.futures.Future[Any]", torch._C.fork(_identity, tensors))
@@ -116,10 +116,10 @@ def ready_future(tensors: list[Any], devices: Sequence[torch.device] = ()) -> to
 
 
 def _needs_type(tensors: list[Any]) -> bool:
-    """Tell whether the future must come from a forked call.
+    """Tell whether the future must come from torch._C.fork.
 
-    DDP's built-in compression hook reads the value in C++, where only a forked call's has the type of a list of
-    tensors. It costs ten times as much, so only the dtype that this hook produces pays for it.
+    DDP's built-in compression hook reads the value in C++, where only the value of such a future has the type "list of
+    tensors". It takes ten times as long to make, so only the dtype that this hook produces gets one.
     """
     return any(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float16 for tensor in tensors)
 
@@ -164,12 +164,12 @@ def future_for_python(
 def _pending_future(
     work: Work, tensors: list[Any], devices: Sequence[torch.device]
 ) -> tuple[torch.futures.Future[Any], torch.futures.Future[Any]]:
-    """Return a future to be completed with anything, and the one that it completes with the tensors or the error."""
+    """Return a future to complete with any value, and one that then completes with the tensors or the error."""
     raw: torch.futures.Future[Any] = torch.futures.Future(devices=list(devices))
 
     def deliver(_: torch.futures.Future[Any]) -> list[Any]:
-        # set_exception() would be visible to Python alone, and C++ would take the exception for the tensors. What a
-        # callback raises is an error everywhere.
+        # Only Python would see set_exception(); C++ would take the exception for the tensors. Both see an exception
+        # that a callback raises.
         error = work.exception()
         if error is not None:
             raise error

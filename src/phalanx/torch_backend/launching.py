@@ -1,4 +1,4 @@
-"""Starting operations and looking after them: on the caller's thread or behind it, alone or several as one."""
+"""Start operations and keep track of them: on the caller's thread or in the background, one or several at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from phalanx.torch_backend.untyped import ProcessGroup, Store
 from phalanx.torch_backend.work import FinishedWork, PendingWork
 
 _log = logging.getLogger("phalanx")
-_group_numbers = itertools.count()  # tells the groups of a process apart, in the order in which they were made
+_group_numbers = itertools.count()  # numbers the groups of a process in the order in which they were made
 
 
 class _Coalescing(threading.local):
@@ -42,7 +42,7 @@ class _Coalescing(threading.local):
 
 
 class _Call(NamedTuple):
-    """One call of an operation: what _launch() is given."""
+    """One call of an operation: the arguments of _launch()."""
 
     event: str
     shown: Sequence[Tensor]
@@ -53,7 +53,7 @@ class _Call(NamedTuple):
 
 
 class LaunchingGroup(naming.NamedGroup):
-    """A group that can start operations, and end."""
+    """A group that can start operations and can be shut down."""
 
     _rules: Rules | None = None
     _comms: profiling.CommsRecorder | None = None
@@ -69,13 +69,13 @@ class LaunchingGroup(naming.NamedGroup):
     ) -> None:
         super().__init__(group.rank, group.size, store, name=name, backend_name=backend_name)
         self._group = group
-        # Not asked for with every operation: backward() may start some on threads of torch's own.
+        # Read once, here, because backward() may start operations on torch's own threads.
         self._owner = current_thread_rank()
         self._errors = GroupErrors()
         self._meeting_type = "cpu"  # the device whose streams a barrier is ordered with
         cancel = group.leave
         self._completer = Completer("phalanx-futures", cancel)
-        self._event_completer = Completer("phalanx-events", cancel)  # apart: a future must not wait for a late message
+        self._event_completer = Completer("phalanx-events", cancel)  # own thread: futures must not wait for messages
         self._others = OtherDevices(self, store, device_types or ("cpu", *stream_order.device_types()))
         self._coalescing = _Coalescing()
         self._group_number = next(_group_numbers)
@@ -83,7 +83,7 @@ class LaunchingGroup(naming.NamedGroup):
         self._options = naming.Options(backend_name, timedelta(seconds=group.timeout_s), list(group.ranks), name)
 
     def _keep_to(self, rules: Rules) -> None:
-        """Refuse what these rules refuse, and raise errors in their form."""
+        """Refuse the calls that these rules refuse, and raise errors in their form."""
         self._rules = self._errors.rules = rules
 
     def _launch(
@@ -98,15 +98,15 @@ class LaunchingGroup(naming.NamedGroup):
         """Start one operation; `shown` are the tensors that the profiler shows.
 
         Returns:
-            The work. None if the operation is over and was not asked to go on behind the caller, which torch takes for
-            done; but a receive always has a work, which knows the sender.
+            The work. If the caller has to wait anyway, None after the operation, which torch takes for done; but a
+            receive always returns a work, which knows the sender.
         """
         self._num_calls += 1
         if pending_futures.open and event not in MESSAGES:
             pending_futures.await_own()
         if self._rules is not None:
             self._rules.check(event, shown, result, options)
-        # Then it runs on this thread, and there is nothing to keep of it.
+        # If so, it runs on this thread and needs no Work.
         is_waited_for = not options.is_async and self._coalescing.works is None and not profiling.is_enabled()
         if registered and (order := self._order_for(shown)) is not None:
             return self._launch_on_device(order, _Call(event, shown, result, options, call, args), is_waited_for)
@@ -123,7 +123,7 @@ class LaunchingGroup(naming.NamedGroup):
         return PendingWork(native, result, self._completer)
 
     def _launch_on_device(self, order: StreamOrder, given: _Call, is_waited_for: bool) -> FinishedWork | None:
-        """Do that with tensors of a device that has streams."""
+        """Start one operation on tensors of a device that has streams."""
         event, shown, result, options, call, args = given
         order.raise_failure()
         is_root = options.root == self._rank_of_self
@@ -145,7 +145,7 @@ class LaunchingGroup(naming.NamedGroup):
         order.started(operation, owner=self._owner)
         if self._coalescing.works is not None:
             self._coalescing.works.append(operation)
-        # A message may be late for long; and a rank that is a thread must not wait for another's callbacks.
+        # A message may be very late, and a rank that is a thread must not wait for another rank's callbacks.
         may_be_pending = event not in MESSAGES and self._owner is None
         return DeviceWork([operation], result, self._completer, comms=self._comms, may_be_pending=may_be_pending)
 
@@ -187,7 +187,7 @@ class LaunchingGroup(naming.NamedGroup):
         engine = self._others.engine_for(torch.device(device))
         if engine is not None:
             return engine._start_coalescing(device)
-        self._coalescing.works = []  # a block that raised has left its own behind
+        self._coalescing.works = []  # a block that raised may have left works here
         return None
 
     def _end_coalescing(self, device: torch.device) -> Any:
@@ -229,7 +229,7 @@ class LaunchingGroup(naming.NamedGroup):
             self._raise_unreported()
 
     def _raise_unreported(self) -> None:
-        """Raise a failure that the program does not know of; if it handles another exception, log the failure."""
+        """Raise a failure that was not raised in the program yet; if the program handles another exception, log it."""
         for order in registered.values():
             if sys.exc_info()[1] is None:
                 order.raise_failure(is_last=True)
@@ -249,7 +249,7 @@ class LaunchingGroup(naming.NamedGroup):
 
     @property
     def options(self) -> naming.Options:
-        """What the group was made with, its timeout above all."""
+        """The options that the group was made with, such as its timeout."""
         return self._options
 
     def _get_sequence_number_for_group(self) -> int:
@@ -264,7 +264,7 @@ class LaunchingGroup(naming.NamedGroup):
 
     @property
     def bound_device_id(self) -> torch.device | None:
-        """The device that this rank is bound to, if phalanx serves it: torch splits the backend of that device then."""
+        """The device that this rank is bound to, if phalanx serves it; torch then splits the backend of that device."""
         device: torch.device | None = super().bound_device_id
         return device if device is not None and self._others.is_served(device.type) else None
 
@@ -273,11 +273,11 @@ class LaunchingGroup(naming.NamedGroup):
         ProcessGroup.bound_device_id.__set__(self, device)
 
     def make_engines(self) -> None:
-        """Make the engines for devices that other backends serve, now instead of on first use. All ranks must."""
+        """Make the engines for devices that other backends serve, now and not on first use. All ranks must call it."""
         self._others.make_all()
 
     def engines(self) -> list[Any]:
-        """Return the groups that serve other devices of this one."""
+        """Return the groups that serve this group's other devices."""
         return self._others.engines()
 
     def _get_backend(self, device: torch.device) -> Any:

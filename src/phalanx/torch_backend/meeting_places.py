@@ -1,4 +1,4 @@
-"""Agreeing through torch's store on where the ranks of a group meet."""
+"""Agree through torch's store on where the ranks of a group meet."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from phalanx.torch_backend.untyped import Store
 
 
 def agree_on_place(store: Store, rank: int, timeout: timedelta) -> str:
-    """Return a name that all ranks which share this store, and nobody else, get.
+    """Return a name that only the ranks of this store get, the same one on all of them.
 
     Raises:
         UsageError: Rank 0 is on another host.
         OperationTimeoutError: Rank 0 did not come.
     """
-    # A store may outlive a group, and serve another one: every rank counts how often it was here.
+    # A store may serve several groups, one after the other, so every rank counts its calls.
     number = store.add(f"phalanx/rank/{rank}", 1)
     return _share_place(store, f"phalanx/place/{number}", rank == 0, timeout)
 
 
 def agree_on_merge_place(store: Store, size: int, timeout: timedelta) -> str:
-    """Do the same for `size` ranks of several groups, which have no common numbers.
+    """Do the same for `size` ranks of several groups, which have no common rank numbers.
 
     Raises:
-        UsageError: Somebody is on another host.
-        OperationTimeoutError: Nobody came to say where.
+        UsageError: A rank is on another host.
+        OperationTimeoutError: No rank has chosen a place in time.
     """
     number, position = divmod(store.add("phalanx/merge", 1) - 1, size)
     return _share_place(store, f"phalanx/merge/{number}", position == 0, timeout)
@@ -47,7 +47,7 @@ def _share_place(store: Store, key: str, is_first: bool, timeout: timedelta) -> 
     host, _, place = store.get(key).decode().partition("|")
     if host != _host():
         raise UsageError(
-            f"this rank is not on rank 0's host, or in another container\n"
+            f"this rank is on another host than rank 0, or in another container\n"
             f"  here     {_host()}\n  rank 0   {host}\n"
             f"  do       use backend 'gloo' or 'nccl' for ranks on several hosts"
         )
@@ -55,6 +55,6 @@ def _share_place(store: Store, key: str, is_first: bool, timeout: timedelta) -> 
 
 
 def _host() -> str:
-    """What ranks must have in common to reach each other: the running system and its network namespace."""
+    """Return what ranks must have in common to reach each other: the running system and its network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{os.stat('/proc/self/ns/net').st_ino}"

@@ -1,9 +1,9 @@
-"""A barrier that names the ranks which do not come. It uses messages, so its failure leaves the group as it was.
+"""A barrier that names the ranks which do not come. It uses messages, so the group stays usable if it fails.
 
 rank r            rank 0
 HELLO id  ---->             every attempt of a rank has a number of its own
           <----   ASK id
-YES id    ---->             only a rank that still waits in this attempt says so: an old HELLO counts for nothing
+YES id    ---->             only a rank that still waits in this attempt answers: an old HELLO does not count
           <----   PASS id or FAIL id
 """
 
@@ -20,7 +20,7 @@ from phalanx.errors import OperationTimeoutError, PeerError, PhalanxError
 
 _TAG = 1 << 40  # above any tag that torch lets a user give
 _LEAST_S = 0.001
-_ANSWER_S = 0.1  # rank 0 answers when its own time is over: wait a little longer, to hear it
+_ANSWER_S = 0.1  # rank 0 answers at its own deadline, so the other ranks wait a little longer
 
 
 class _Word(IntEnum):
@@ -32,17 +32,17 @@ class _Word(IntEnum):
 
 
 class MonitoredBarrier:
-    """A group's monitored barriers. One at a time."""
+    """The monitored barriers of a group, one at a time."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._attempt = 0
 
     def run(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
-        """Pass it, or raise.
+        """Wait until all ranks are here.
 
         Raises:
-            OperationTimeoutError: Rank 0: somebody did not come. Elsewhere: rank 0 did not let this rank pass.
+            OperationTimeoutError: On rank 0: a rank did not come. On other ranks: rank 0 did not let this rank pass.
         """
         limit_s = self._group.timeout_s if timeout is None else timeout.total_seconds()
         if self._group.rank == 0:

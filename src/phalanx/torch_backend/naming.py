@@ -1,7 +1,7 @@
 """A group's identity as torch asks for it: names, rank, size, store, options.
 
-torch keeps names inside C++ backends that are registered with a group. Ours has none, so it answers for itself, in the
-spellings of Python and of the C++ trampolines.
+torch asks the C++ backends of a group for its names. Our group has no C++ backend, so it has these methods itself,
+under the names that Python and the C++ trampolines use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phalanx.torch_backend.untyped import BackendOptions, ProcessGroup, Store, d
 
 
 class Options(BackendOptions):  # type: ignore[misc]
-    """What a group was made with."""
+    """The options that a group was made with."""
 
     def __init__(self, backend_name: str, timeout: timedelta, ranks: Sequence[int], name: str) -> None:
         super().__init__(backend_name, timeout)
@@ -28,9 +28,9 @@ class Options(BackendOptions):  # type: ignore[misc]
 
 
 class NamedGroup(ProcessGroup):  # type: ignore[misc]
-    """Who this group is."""
+    """The names, rank and size of a group."""
 
-    # What torch asks a backend for: none of these C++ services exists here.
+    # torch asks a backend for these features, which exist only in C++ backends.
     supports_splitting = False
     supports_coalescing = False
     supports_time_estimate = False

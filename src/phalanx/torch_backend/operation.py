@@ -31,7 +31,7 @@ class State(enum.Enum):
 
 
 class GroupErrors:
-    """The errors of one group's operations: in which form they are raised, and which the program knows of.
+    """The errors of one group's operations: in which form they are raised, and which were reported to the program.
 
     A group reports only its first failure. Operations that were under way at that time usually fail because of it, so
     their failures count as reported too.
@@ -80,12 +80,12 @@ class Operation:
     """
 
     def __init__(self, order: StreamOrder, position: object, errors: GroupErrors) -> None:
-        """Make one that is queued.
+        """Make a queued operation.
 
         Args:
             order: The order of its device's streams.
             position: Where it stands in that order.
-            errors: Those of its group.
+            errors: The errors of its group.
         """
         self.order = order
         self.state = State.QUEUED
@@ -100,8 +100,8 @@ class Operation:
     def start(self, call: Callable[..., Work], arguments: Sequence[Any], timeout_s: float | None) -> Work:
         """Hand it to the engine; return the engine's Work.
 
-        The engine holds tensors until its next operation. Memory of a device is scarce, so it gets tensors of its own
-        here, which finish() empties.
+        The engine holds tensors until its next operation. Device memory is scarce, so the engine gets detached tensors,
+        which finish() empties.
 
         Raises:
             PhalanxError: The engine refuses it.
@@ -131,14 +131,14 @@ class Operation:
             try:
                 work.wait(timeout_s)
             except PhalanxError as error:
-                if not work.done() or work.exception() is None:  # only this wait has ended; NCCL would give up here
+                if not work.done() or work.exception() is None:  # only this wait timed out; the operation goes on
                     self._errors.raise_reported(error)
             self._end(work)
         if self._error is not None:
             self._errors.raise_reported(self._error)
 
     def finish(self) -> None:
-        """Block until it has ended, well or not; unreported() returns why it failed."""
+        """Block until it has ended, with or without an error; unreported() returns why it failed."""
         work = self._work
         if work is not None:
             with contextlib.suppress(PhalanxError):
@@ -146,7 +146,7 @@ class Operation:
             self._end(work)
 
     def _end(self, work: Work) -> None:
-        """Take note of the end. Two threads may do so at once."""
+        """Note how it ended. Two threads may call this at once."""
         self._error = cast("PhalanxError | None", work.exception())
         self._source = getattr(work, "source_rank", lambda: None)()
         self.state = State.DONE if self._error is None else State.FAILED
@@ -156,17 +156,17 @@ class Operation:
             tensor.data = tensor.new_empty(0)
 
     def order_stream(self) -> None:
-        """Put the current stream behind the operation, which has ended."""
+        """Let the current stream continue after the operation, which has ended."""
         if self._position is not None:
             self.order.wait(self._position)
 
     def done(self) -> bool:
-        """Tell whether it has ended, well or not."""
+        """Tell whether it has ended, with or without an error."""
         work = self._work
         return self.state is not State.QUEUED if work is None else work.done()
 
     def exception(self) -> BaseException | None:
-        """Return why it failed; None while it runs or when it went well. The failure is reported then."""
+        """Return why it failed; None while it runs or if it succeeded. The failure then counts as reported."""
         error = self._failure()
         if error is None:
             return None
@@ -207,17 +207,17 @@ class Operation:
 def enter_stream(
     order: StreamOrder, event: str, shown: Sequence[Tensor], result: list[Any], *, is_root: bool, group_number: int
 ) -> object:
-    """Put an operation behind the current stream; return its position, or None where none is needed.
+    """Let an operation run after the work on the current stream; return its position, or None if it needs none.
 
     Args:
         order: The order of its device's streams.
-        event: The operation, as the profiler names it.
-        shown: The tensors that it reads; for one that works in place, those it works on.
+        event: The profiler's name of the operation.
+        shown: The tensors that it reads; if it works in place, the tensors that it changes.
         result: The tensors that it fills, or lists of them.
         is_root: Whether this rank is its root.
-        group_number: Tells groups apart.
+        group_number: A number for the group.
     """
-    if not order.runs_at_once:  # the engine has put it behind the current stream
+    if not order.runs_at_once:  # the engine itself lets it run after the current stream
         return None
     is_source_only = event in _ONLY_READ or (event == "broadcast" and is_root) or (event == "reduce" and not is_root)
     is_target_only = event in _ONLY_WRITE or (event in ("broadcast", "scatter") and not is_root)

@@ -1,7 +1,7 @@
 """Groups that serve several kinds of devices, such as "cpu:phalanx,cuda:nccl": each kind goes to its own engine.
 
-torch takes a ProcessGroup in Python as the group for all devices and drops what it made for the others. So the other
-engines are made here, when a tensor of such a device first comes along.
+torch uses a ProcessGroup written in Python for all devices and drops the backends that it made for the other devices.
+So the engines of those devices are made here, when the first tensor of such a device arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MESSAGES = ("send", "recv", "recv_anysource")
 
 
 def routed(method: Method) -> Method:
-    """Send a call to the engine of its tensors' device; to the method itself when there is no other."""
+    """Send a call to the engine of its tensors' device, or to the method itself if phalanx serves that device."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -54,21 +54,21 @@ def _first_device(values: Any) -> torch.device | None:
 
 
 class OtherDevices:
-    """The engines beside ours, by device type.
+    """The engines of a group's other devices, by device type.
 
     Args:
-        group: Ours.
-        store: Where engines meet.
-        device_types: What the group serves when torch does not say.
+        group: The group of phalanx.
+        store: The store through which engines meet.
+        device_types: The device types that the group serves if torch does not say.
     """
 
     def __init__(self, group: LaunchingGroup, store: Store, device_types: Sequence[str]) -> None:
         self._group = group
         self._store = store
         self._own_types = tuple(device_types)
-        self._names: dict[str, str] | None = None  # device type to backend name, all of them
+        self._names: dict[str, str] | None = None  # the backend's name for each device type
         self._is_mixed = False
-        self.is_known_alone = False  # is_empty(), once that is certain; asked by every operation
+        self.is_known_alone = False  # True once is_empty() can't change; every operation reads it
         self._engines: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
@@ -87,7 +87,7 @@ class OtherDevices:
         return dict(self._read_names())
 
     def device_types(self) -> list[torch.device]:
-        """Return the devices the group serves."""
+        """Return the devices that the group serves."""
         return [torch.device(kind) for kind in self._read_names()]
 
     def make_all(self) -> None:
@@ -100,7 +100,7 @@ class OtherDevices:
         return list(self._engines.values())
 
     def engine_for(self, device: torch.device) -> Any:
-        """Return the engine of another device, made on first use by all ranks; None for ours.
+        """Return the engine of a device, which all ranks make on first use; None if phalanx serves the device.
 
         Raises:
             RuntimeError: The group does not serve this device.
@@ -135,7 +135,7 @@ class OtherDevices:
             engine.abort()
 
     def _read_names(self) -> dict[str, str]:
-        """torch files the configuration once init_process_group or new_group is over; before that, it is ours alone."""
+        """Return each device type's backend; phalanx for all until torch has stored the group's configuration."""
         if self._names is None:
             own = self._group._backend_name
             text = dist.distributed_c10d._world.pg_backend_config.get(self._group)
@@ -154,7 +154,7 @@ class OtherDevices:
         backend, backend_type = versions.make_torch_backend(name, store, rank, size, timeout)
         if isinstance(backend, dist.ProcessGroup):
             return backend  # phalanx again, standing in for that backend
-        # A plain group around it: calls to a backend registered with ourselves would come back to us.
+        # Wrap it in a plain group: if it were registered with our group, calls to it would come back to us.
         engine = dist.ProcessGroup(store, rank, size)
         engine._set_default_backend(backend_type)
         engine._register_backend(torch.device(kind), backend_type, backend)

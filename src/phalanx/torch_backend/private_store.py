@@ -19,7 +19,7 @@ def meet_through_environment(url: str, timeout: timedelta) -> Iterator[tuple[Sto
     """Serve env:// of torch.distributed.rendezvous where a launcher keeps a store.
 
     Args:
-        url: It may name rank and world_size.
+        url: The URL, which may contain rank and world_size.
         timeout: How long operations of the store may take.
 
     Raises:
@@ -40,7 +40,7 @@ def open_private_store(place: str, rank: int, size: int, timeout: timedelta) -> 
 
     Args:
         place: The world's name and the file, see phalanx.launch.rendezvous.
-        rank: Of this process, among all ranks.
+        rank: The number of this rank in the world.
         size: How many ranks there are.
         timeout: How long operations of the store may take.
 
@@ -55,6 +55,6 @@ def open_private_store(place: str, rank: int, size: int, timeout: timedelta) -> 
         )
     store = dist.PrefixStore(f"phalanx/{world}", dist.FileStore(path))
     store.set_timeout(timeout)
-    # It outlives process groups. Every rank counts how often it was here, so that the next one finds nothing old.
+    # The store outlives process groups. Every rank counts its calls, so that the next group finds no old keys.
     number = store.add(f"init/{size}/{rank}", 1)
     return dist.PrefixStore(f"{size}/{number}", store)

@@ -1,7 +1,7 @@
 """torch's ProcessGroup over a phalanx group: every call of c10d, under its old and its new names.
 
-A subclass in Python: torch's C++ reaches it through the trampolines of ProcessGroup, and torch keeps it as the group
-itself. Calls that say so (asyncOp false) run on the caller's thread; all others return while the engine works.
+It is a Python subclass: torch's C++ code calls it through the trampolines of ProcessGroup, and torch uses it as the
+group itself. Calls with asyncOp=False run on the caller's thread; all others return while the engine works.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PhalanxProcessGroup(LaunchingGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
-        """Do that with several tensors."""
+        """Do what reduce_scatter_single() does, with several tensors."""
         options = read_options(opts)
         return self._launch_each("reduce_scatter_tensor_coalesced", list(outputs), options, [
             (self._group.reduce_scatter_single, _plain(output), _plain(given), options.op)
@@ -174,7 +174,7 @@ class PhalanxProcessGroup(LaunchingGroup):
 
     @routed
     def all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
-        """Do that with several tensors."""
+        """Do what all_gather_single() does, with several tensors."""
         options = read_options(opts)
         return self._launch_each("all_gather_into_tensor_coalesced", list(outputs), options, [
             (self._group.all_gather_single, _plain(output), _plain(given))
@@ -259,14 +259,14 @@ class PhalanxProcessGroup(LaunchingGroup):
     def _message(self, event: str, tensors: list[Tensor], call: Callable[..., Any], peer: int | None, tag: int) -> Any:
         if peer is not None and not 0 <= peer < self._num_ranks:
             raise UsageError(f"{event}: rank {peer} is outside; the group has ranks 0 to {self._num_ranks - 1}")
-        # torch says nothing about whether a message is waited for at once: its blocking functions do that.
+        # torch does not say whether the caller waits for the message at once; its blocking functions do.
         options = PLAIN if versions.is_blocking_message(calling_frame()) else PLAIN_BEHIND
         return self._launch(event, tensors, tensors, options, call, _only(tensors, event), peer, tag)
 
     # -- meeting
 
     def barrier(self, opts: Any = None, *, timeout: timedelta | None = None) -> Any:
-        """Wait until every rank is here, and done with what it has given its current stream to do."""
+        """Wait until every rank is here and has finished the work on its current stream."""
         for order in stream_order.registered.values():
             order.finish_stream()
         return self._launch("barrier", [], [], read_options(opts, None, None, timeout), self._group.barrier)
@@ -282,7 +282,7 @@ class PhalanxProcessGroup(LaunchingGroup):
     # -- groups
 
     def eager_connect_single_device(self, device: Any = None) -> None:
-        """Note the device that this rank is bound to: torch tells nobody else of a group written in Python."""
+        """Note the device that this rank is bound to. torch passes it to a Python group only by this call."""
         self.bound_device_id = None if device is None else torch.device(device)
 
     def split_group(
@@ -314,9 +314,9 @@ class PhalanxProcessGroup(LaunchingGroup):
         group_name: str | None = None,
         group_desc: str | None = None,
     ) -> PhalanxProcessGroup:
-        """Become one group with others that come with the same store, `size` ranks in all.
+        """Merge with the other groups that call this with the same store, `size` ranks in all.
 
-        Order: by the smallest rank that a group's members had in its parent, then by the group's name.
+        The groups come in the order of the smallest rank that their members had in the parent, then of their names.
 
         Raises:
             UsageError: The groups disagree on the size, or are on several hosts.
@@ -338,7 +338,7 @@ class PhalanxProcessGroup(LaunchingGroup):
     def _of_the_same_kind(self, group: LocalGroup, store: Store, name: str) -> PhalanxProcessGroup:
         return PhalanxProcessGroup(group, store, name=name, backend_name=self._backend_name)
 
-    # The names of the C++ side.
+    # The names that C++ code calls.
     splitGroup = split_group
     mergeRemoteGroup = merge_remote_group
 
@@ -348,12 +348,12 @@ for _name, _old_name in versions.OLD_NAMES.items():
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Data is written outside autograd."""
+    """Return a tensor for data, which is written outside autograd."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _as_list(tensors: Any) -> list[Tensor]:
-    if type(tensors) is list:  # what torch itself passes; other questions take longer
+    if type(tensors) is list:  # what torch itself passes; the other checks take longer
         return tensors[:]
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 

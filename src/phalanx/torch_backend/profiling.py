@@ -13,7 +13,7 @@ is_enabled = autograd._profiler_enabled
 
 
 class CommsRecorder(Protocol):
-    """Says more of an operation than its name, where some backend's users are used to it."""
+    """Adds details of an operation to the profile, as the backend does that phalanx stands in for."""
 
     def begin(self, event: str, inputs: Sequence[torch.Tensor], result: Sequence[Any], sequence: int) -> object:
         """Begin the record of an operation's start."""
@@ -23,9 +23,9 @@ class CommsRecorder(Protocol):
 
 
 class Recording:
-    """An event under way; none when no profiler runs.
+    """A running event of the profiler; it does nothing if no profiler runs.
 
-    Use as a context manager around the start of an operation: what can't even be started ends the event.
+    Use it as a context manager around the start of an operation: if that raises, the event ends.
     """
 
     _comms: CommsRecorder | None = None
@@ -39,7 +39,7 @@ class Recording:
     def describe(
         self, comms: CommsRecorder, event: str, tensors: Sequence[torch.Tensor], result: Sequence[Any], sequence: int
     ) -> None:
-        """Say more of it."""
+        """Add details to the event."""
         if self._handle is not None:
             self._comms, self._record = comms, comms.begin(event, tensors, result, sequence)
 
@@ -54,11 +54,11 @@ class Recording:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has to finish it."""
+        """Whether finish() has to be called."""
         return self._handle is not None
 
     def finish(self) -> None:
-        """End it. The profiler takes an event that ends on another thread for an asynchronous one."""
+        """End it. The profiler shows an event that ends on another thread as asynchronous."""
         handle, self._handle = self._handle, None
         if handle is not None:
             autograd._record_function_with_args_exit(handle)

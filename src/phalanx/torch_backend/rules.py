@@ -1,6 +1,6 @@
-"""What a group refuses beyond what the engine can't do: a stand-in keeps to the rules of what it stands in for.
+"""The rules of another backend: calls that a stand-in refuses although the engine could run them.
 
-Operations go by the names that the profiler has for them.
+Operations have the names that the profiler uses.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ BITWISE = {ReduceOp.BAND: "BAND", ReduceOp.BOR: "BOR", ReduceOp.BXOR: "BXOR"}
 
 
 class Rules(Protocol):
-    """Looks at every operation before anything is sent."""
+    """Checks every operation before anything is sent."""
 
     def check(self, event: str, shown: Sequence[Tensor], result: Sequence[Any], options: CallOptions) -> None:
         """Raise what the other backend would raise.
 
         Args:
-            event: The operation, as the profiler names it.
-            shown: The tensors it reads; for one that works in place, those it works on.
-            result: The tensors it fills, or lists of them.
+            event: The profiler's name of the operation.
+            shown: The tensors that it reads; if it works in place, the tensors that it changes.
+            result: The tensors that it fills, or lists of them.
             options: The reduction, the root, the timeout.
         """
 
     def translate(self, error: PhalanxError) -> PhalanxError:
-        """Return the error as one that the other backend's users catch as well."""
+        """Return the error as one that programs for the other backend catch as well."""

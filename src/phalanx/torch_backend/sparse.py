@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in rank order."""
+"""all_reduce of sparse tensors: every rank gets the indices and values of all ranks, and adds them up in rank order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_reduce(
     timeout_s: float | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Sum sparse tensors over all ranks, in place. Blocks in any case; with `async_op` it returns a Work.
+    """Sum sparse tensors over all ranks, in place. It always blocks; with `async_op` it returns a Work.
 
     Raises:
         UsageError: Another reduction than SUM is asked for, or a layout that is not COO.
@@ -40,7 +40,7 @@ def _all_reduce_one(group: LocalGroup, tensor: torch.Tensor, timeout_s: float | 
         reason = str(error).partition("\n")[0]
         raise group.refuse("all_gather", f"a sparse tensor that torch can't coalesce: {reason}") from error
     num_entries = torch.zeros(group.size, dtype=torch.int64, device="cpu")
-    # The shape goes along: unequal ones are noticed before any value is sent.
+    # Send the shapes too, so that ranks find different shapes before they send any value.
     head = torch.tensor([mine._nnz(), mine.sparse_dim(), *mine.shape], dtype=torch.int64, device="cpu")
     heads = [torch.empty_like(head) for _ in range(group.size)]
     group.all_gather(heads, head, timeout_s=timeout_s)
@@ -55,7 +55,7 @@ def _all_reduce_one(group: LocalGroup, tensor: torch.Tensor, timeout_s: float | 
     indices = _gather(group, mine.indices().t().contiguous(), num_entries, timeout_s)
     values = _gather(group, mine.values().contiguous(), num_entries, timeout_s)
     total = torch.sparse_coo_tensor(indices.t(), values, mine.shape, check_invariants=False).coalesce()
-    with torch.no_grad():  # it may want gradients
+    with torch.no_grad():  # the tensor may require a gradient
         tensor.copy_(total)  # a detached copy would not be written to
 
 

@@ -28,7 +28,7 @@ _KEY = THREADED.upper()
 
 
 class _RankWorld(threading.local):
-    """A rank's part of what torch's `_World` holds, under its names."""
+    """The attributes of torch's `_World` that each rank has for itself, under torch's names."""
 
     def __init__(self) -> None:
         self.default_pg: Any = None
@@ -73,9 +73,9 @@ _patches = Patches("ranks that are threads use torch.distributed", undo="the end
 
 @contextmanager
 def thread_worlds() -> Iterator[None]:
-    """Let every rank that is a thread have its own world of torch.distributed meanwhile.
+    """Give every rank that is a thread its own world of torch.distributed inside the block.
 
-    The backend "threaded" is phalanx's then. Whatever else a rank asks for, it gets.
+    The backend "threaded" is then phalanx. All other backends are the usual ones.
     """
     _patches.enter(_install)
     try:
@@ -100,7 +100,7 @@ def _install() -> None:
 
 
 def use_own_autograd_thread() -> Any:
-    """Keep the calling rank's backward passes on its own thread, where its world is; leave the result to undo it."""
+    """Keep the calling rank's backward passes on its own thread, which has its world; exit the result to undo this."""
     return torch.autograd.set_multithreading_enabled(False)
 
 
@@ -113,7 +113,7 @@ def _create_threaded(options: Any, _: Any) -> PhalanxProcessGroup:
 
 
 def _launched_group() -> LocalGroup:
-    """Return the group that the launcher breaks when the time is up: ranks that wait in other groups get the error."""
+    """Return the group that the launcher breaks when the time is up, so that ranks in other groups raise too."""
     own: _RankWorld = c10d._world._own
     if own.launched is None or own.launched.is_closed:
         own.launched = connect_locally()

@@ -1,6 +1,6 @@
-"""Functions of torch.distributed that look at the backend's name or type, taught about ours.
+"""Replace functions of torch.distributed that depend on the backend's name or type.
 
-Each one does for our groups what it says it does, and for all others what it did before.
+For our groups, each replacement does what torch documents; for all others, it calls torch's function.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _C10D = "torch.distributed.distributed_c10d"
 
 
 def teach_torch() -> None:
-    """Replace the functions, once for this process, and serve the devices that have come since."""
+    """Replace the functions, once per process, and serve the devices that were registered since the last call."""
     with _lock:
         skip_own_code()
         if not _patches:
@@ -57,7 +57,7 @@ def _add_dynamo_rule() -> None:
     rules: Any = sys.modules[_RULES]
     why = "torch.compile does not trace into phalanx"
     _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS", [*rules.SKIP_DIRS], why)
-    _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS_RE", rules.SKIP_DIRS_RE, why)  # add() compiles another
+    _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS_RE", rules.SKIP_DIRS_RE, why)  # for undo: add() compiles a new one
     rules.add("phalanx")
 
 
@@ -125,20 +125,20 @@ def _set_pg_timeout(original: Callable[..., Any], timeout: timedelta, group: Any
 
 
 def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
-    """What new_group(backend="nccl") hands to NCCL, to be split: there is nothing of NCCL's in our own groups."""
+    """Return the group that new_group(backend="nccl") lets NCCL split; None for our own groups: NCCL can't."""
     source = original(group)
     is_ours = isinstance(source, PhalanxProcessGroup)
     return None if is_ours and not hasattr(source, "perform_nocolor_split") else source
 
 
 def _coalescing_manager(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """torch takes what any thread calls for a part of the block, so no callback may be left to run meanwhile."""
+    """Wait for callbacks first: torch counts calls of any thread as a part of the block."""
     pending_futures.await_own()
     return original(*args, **kwargs)
 
 
 def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *args: Any) -> None:
-    """torch's recorder hooks into C++ backends; our groups have none, and keep a record of their own."""
+    """Leave out our groups: torch's recorder needs a C++ backend, and our groups keep their own record."""
     if not isinstance(group, PhalanxProcessGroup):
         original(group, *args)
 
@@ -186,7 +186,7 @@ def _batch_p2p_ops(
 def _batch_p2p_of_others(
     group: Any, op_list: list[str], peer_list: list[int], tag_list: list[int], tensors: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Do that with NCCL beside us, whose messages have to start together: one that is alone may wait for ever."""
+    """Do what _batch_p2p_ops does for NCCL, whose messages have to start together: a single one may wait for ever."""
     device = tensors[0].device
     group._start_coalescing(device)
     for operation, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):

@@ -1,4 +1,4 @@
-"""torch's classes as they are called, not as its stubs describe them: the two differ from version to version."""
+"""torch's classes without types, because its stubs do not describe every version that phalanx supports."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, di
 def is_blocking_message(frame: FrameType | None) -> bool:
     """Tell whether a frame that calls send() or recv() of a group belongs to dist.send or dist.recv.
 
-    In torch 2.11 these call the group by themselves, later through isend and irecv.
+    In torch 2.11 these call the group directly; in later versions they call isend and irecv.
     """
     for _ in range(2):
         if frame is None:
@@ -67,7 +67,7 @@ def make_torch_backend(name: str, store: Store, rank: int, size: int, timeout: t
     """Make one of torch's own backends and return it with its type.
 
     Raises:
-        UsageError: This torch has not got it.
+        UsageError: This torch does not have it.
     """
     types = dist.ProcessGroup.BackendType
     if name == "gloo" and dist.is_gloo_available():
@@ -76,4 +76,4 @@ def make_torch_backend(name: str, store: Store, rank: int, size: int, timeout: t
         options = native.ProcessGroupNCCL.Options()
         options._timeout = timeout
         return native.ProcessGroupNCCL(store, rank, size, options), types.NCCL
-    raise UsageError(f"the backend {name!r} can't stand beside phalanx: this torch has not got it; give gloo or nccl")
+    raise UsageError(f"the backend {name!r} can't be used beside phalanx: this torch lacks it; give gloo or nccl")

@@ -1,6 +1,6 @@
-"""torch's view of an operation under way.
+"""A running operation as torch sees it.
 
-C++ callers use wait() and get_future() alone; the rest is for Python.
+C++ callers use only wait() and get_future(); the rest is for Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_TIMEOUT = timedelta(0)
 class FinishedWork(WorkBase):  # type: ignore[misc]
     """An operation that was over when the call returned."""
 
-    # No __init__ here: the one of C++ alone takes half the time.
+    # No __init__ here: without one, only that of C++ runs, which takes half the time.
     _result: list[Any]
     _source = -1
 
@@ -33,8 +33,8 @@ class FinishedWork(WorkBase):  # type: ignore[misc]
         """Make one.
 
         Args:
-            result: The tensors it filled.
-            source: The rank that a message came from.
+            result: The tensors that it filled.
+            source: The rank that sent the message, for a receive.
         """
         work = cls()
         work._result = result
@@ -47,15 +47,15 @@ class FinishedWork(WorkBase):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Tell that it is done."""
+        """Return True: it is done."""
         return True
 
     def is_success(self) -> bool:
-        """Tell that it went well."""
+        """Return True: it succeeded."""
         return True
 
     def exception(self) -> BaseException | None:
-        """Return None: it would have been raised by the call."""
+        """Return None: the call itself would have raised the exception."""
         return None
 
     def result(self) -> list[Any]:
@@ -80,7 +80,7 @@ class FinishedWork(WorkBase):  # type: ignore[misc]
 
 
 class PendingWork(FinishedWork):
-    """An operation that the engine carries on with."""
+    """An operation that the engine runs in the background."""
 
     def __init__(self, work: Work, result: list[Any], completer: Completer) -> None:
         super().__init__()
@@ -103,15 +103,15 @@ class PendingWork(FinishedWork):
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether it has ended, well or not."""
+        """Tell whether it has ended, with or without an error."""
         return self._work.done()
 
     def is_success(self) -> bool:
-        """Tell whether it has ended well."""
+        """Tell whether it has succeeded."""
         return self._work.done() and self._work.exception() is None
 
     def exception(self) -> BaseException | None:
-        """Return why it failed; None while it runs or when it went well."""
+        """Return why it failed; None while it runs or if it succeeded."""
         return self._work.exception()
 
     def result(self) -> list[Any]:

@@ -1,7 +1,7 @@
 """The native part of virtual devices as Python calls it.
 
-Plain C functions through ctypes, which lets the interpreter's lock go while one runs: a device can be waited for beside
-other threads.
+It calls plain C functions through ctypes, which releases the GIL meanwhile. So other threads run while one waits for a
+device.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Comms:
         collective: Its name, such as "allreduce".
         rank: This rank in the group.
         size: How many ranks it has.
-        first_rank: The first of them among all ranks.
-        rank_stride: How far they are apart, or 0 when that varies.
-        sequence: Running number in the group.
+        first_rank: The world's number of the group's first rank.
+        rank_stride: The distance between the group's ranks in the world, or 0 if it varies.
+        sequence: The number of the operation in the group.
         is_message: Whether it is a send or a receive.
-        is_async: Whether the caller goes on meanwhile.
+        is_async: Whether the caller continues meanwhile.
     """
 
     group: str
@@ -61,8 +61,8 @@ class Block(ctypes.Structure):
 
     Attributes:
         address: Where it begins.
-        size_bytes: What it takes of the device.
-        requested_bytes: What was asked for.
+        size_bytes: The bytes that it takes from the device.
+        requested_bytes: The bytes that were asked for.
         stream: The stream that was current when it was allocated.
     """
 
@@ -78,7 +78,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self._native = ctypes.CDLL(str(path))
-        self._waiting: object = None  # keeps the function alive that native code calls
+        self._waiting: object = None  # keeps a function alive that native code calls
         self.num_devices = 0
         self.memory_bytes = 0  # of each device
         self._fractions: dict[int, float] = {}
@@ -87,10 +87,10 @@ class Library:
             function.restype, function.argtypes = result, arguments
 
     def set_up(self, is_cuda: bool, num_devices: int, memory_bytes: int) -> None:
-        """Make the devices known to torch; once in the life of a process.
+        """Register the devices with torch; once per process.
 
         Raises:
-            RuntimeError: torch can't take them.
+            RuntimeError: torch refuses them.
         """
         self._check(self._native.pxd_set_up(int(is_cuda), num_devices, memory_bytes))
         self.num_devices, self.memory_bytes = num_devices, memory_bytes
@@ -142,7 +142,7 @@ class Library:
         return 0 <= device < self.num_devices and bool(self._native.pxd_has_stream(stream))
 
     def stream_priority(self, stream: int) -> int:
-        """Return a stream's priority: 0, or less for one that comes first."""
+        """Return a stream's priority: 0, or a negative number for a higher priority."""
         return int(self._native.pxd_stream_priority(stream))
 
     def sleep(self, seconds: float) -> None:
@@ -182,11 +182,11 @@ class Library:
         return self._fractions.get(device, 1.0)
 
     def empty_cache(self) -> None:
-        """Count a release of cached memory; there is none that is kept back."""
+        """Count a call of empty_cache(); no memory is cached."""
         self._native.pxd_empty_cache()
 
     def resize_storage(self, storage: int, size_bytes: int) -> None:
-        """Give a storage, by its address in torch, another size; what fits of its contents is kept.
+        """Resize a storage, given by its address in torch; the contents that still fit are kept.
 
         Raises:
             RuntimeError: The device is full.
@@ -195,7 +195,7 @@ class Library:
 
     @contextlib.contextmanager
     def exposed_generators(self) -> Iterator[None]:
-        """Let torch.Generator(device=...) return a device's default generator itself, for a while, on this thread."""
+        """Inside the block, let torch.Generator(device=...) on this thread return a device's default generator."""
         self._native.pxd_expose_generators(1)
         try:
             yield
@@ -203,16 +203,16 @@ class Library:
             self._native.pxd_expose_generators(0)
 
     def settle_autograd_threads(self) -> None:
-        """Let torch's threads for backward drop what they still hold. Call it at the end of the process."""
+        """Let torch's threads for backward release the objects that they hold. Call it at the end of the process."""
         self._native.pxd_settle_autograd_threads()
 
     def begin_comms(self, comms: Comms, inputs: Sequence[int], outputs: Sequence[int]) -> int | None:
-        """Begin the profiler's record of a collective; give what is returned to end_comms(), on the same thread.
+        """Begin the profiler's record of a collective; pass the result to end_comms() on the same thread.
 
         Args:
-            comms: What it is.
-            inputs: Addresses of the tensors it reads (`_cdata`).
-            outputs: Addresses of those it writes.
+            comms: The collective.
+            inputs: Addresses of the tensors that it reads (`_cdata`).
+            outputs: Addresses of the tensors that it writes.
         """
         facts = _NativeComms(*(each.encode() if isinstance(each, str) else each for each in astuple(comms)))
         given, made = (ctypes.c_void_p * len(inputs))(*inputs), (ctypes.c_void_p * len(outputs))(*outputs)
@@ -225,12 +225,12 @@ class Library:
             self._native.pxd_end_comms(record)
 
     def when_synchronizing(self, wait: Callable[[int], None]) -> None:
-        """Call a function with the device when the program synchronizes a device while something is pending."""
+        """Register a function that is called with the device if operations are pending when it is synchronized."""
         self._waiting = _Wait(wait)
         self._native.pxd_when_synchronizing(self._waiting)
 
     def add_pending(self, change: int) -> None:
-        """Count what is under way beside the streams."""
+        """Change the number of pending operations outside the streams."""
         self._native.pxd_add_pending(change)
 
     @property

@@ -1,4 +1,4 @@
-"""Refuse virtual devices where a process can't have them, before torch is changed, and say what to do instead."""
+"""Refuse virtual devices if a process can't have them, before torch is changed, and say what to do instead."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_process(face: Face) -> None:
 
 
 def check_again(wanted: Setup, there: Setup) -> None:
-    """Make sure that a second set-up asks for what there is.
+    """Make sure that a second set-up asks for the same devices as the first.
 
     Raises:
         UsageError: It asks for something else.
@@ -79,7 +79,7 @@ def _check_real_gpus() -> None:
             'virtual devices with face "cuda" do not work with a torch that is built for ROCm\n'
             '  do       use devices of their own type, face="virtual", or a torch for the CPU'
         )
-    # Counting them asks CUDA's driver, which starts a thread: a process with threads can't be forked.
+    # To count them, torch would ask CUDA's driver, which starts a thread, and a process with threads can't be forked.
     num_gpus = 0 if hides_gpus() else torch.cuda.device_count()
     if num_gpus:
         raise UsageError(

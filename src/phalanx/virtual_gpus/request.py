@@ -19,10 +19,10 @@ class Setup:
     """The virtual devices of a process.
 
     Attributes:
-        num_devices: How many.
-        face: The device type they have in torch.
-        memory_bytes: How much memory each has.
-        races: What happens when two streams touch the same memory unordered.
+        num_devices: How many devices there are.
+        face: Their device type in torch.
+        memory_bytes: How much memory each device has.
+        races: What happens when two streams access the same memory and neither waits for the other.
     """
 
     num_devices: int
@@ -36,7 +36,7 @@ class Setup:
 
 
 def read_request(num_devices: Any, face: Any, memory: Any, races: Any) -> Setup:
-    """Check the arguments of virtual_devices(); None is what the environment says.
+    """Check the arguments of virtual_devices(); None stands for the value in the environment.
 
     Raises:
         UsageError: One of them is not possible.

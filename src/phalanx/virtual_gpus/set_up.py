@@ -57,10 +57,10 @@ def virtual_devices(
         num_devices: How many, from 1 to 64.
         face: "virtual" gives them a device type of their own ("virtual:0", torch.virtual). "cuda" lets unmodified code
             for torch.cuda run on them ("cuda:0"); it is experimental, and refused where real GPUs are visible.
-        memory: How much memory each has, such as "16GiB" or a number of bytes; when not given, what
-            PHALANX_VIRTUAL_MEMORY says, else 16 GiB. It is taken from the machine only as tensors need it.
-        races: Whether to look for two streams that touch the same memory unordered: "off", "warn" or "raise" a
-            RaceError; when not given, what PHALANX_RACES says, else "off".
+        memory: How much memory each has, such as "16GiB" or a number of bytes. The default is PHALANX_VIRTUAL_MEMORY,
+            or else 16 GiB. Only tensors take memory from the machine.
+        races: What to do when two streams access the same memory and neither waits for the other: "off" for nothing,
+            "warn", or "raise" a RaceError. The default is PHALANX_RACES, or else "off".
 
     Returns:
         The devices, in the order of their numbers.
@@ -104,7 +104,7 @@ def _install(library: Library, setup: Setup) -> None:
     driver = cuda_driver() if setup.face == "cuda" else None
     if driver is not None:
         library.use_driver(driver)
-    # torch's threads for backward need the GIL to drop what they hold, and can't get it while the interpreter ends.
+    # torch's threads for backward need the GIL to release their objects, and can't get it while the interpreter ends.
     atexit.register(library.settle_autograd_threads)
     _install_face(library, setup)
     admit_device_type(_DLPACK_TYPES[setup.face], driver is not None)
@@ -115,7 +115,7 @@ def _install(library: Library, setup: Setup) -> None:
 
 def _install_face(library: Library, setup: Setup) -> None:
     if setup.face == "cuda":
-        # A program has one face. Importing the other one as well would take 20 to 30 ms.
+        # A program uses one face. To import the other one as well would take 20 to 30 ms.
         from phalanx.virtual_gpus.torch_cuda import install
     else:
         # As above.

@@ -1,4 +1,4 @@
-"""A block of memory in the shape that torch's memory snapshots have."""
+"""A block of memory in the format of torch's memory snapshots."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from phalanx.virtual_gpus.library import Block
 
-_SMALL_BYTES = 1 << 20  # the native part counts larger ones in the other pool
+_SMALL_BYTES = 1 << 20  # larger blocks count as the large pool, as in the native part
 
 
 def segment(device: int, block: Block, stream: int) -> dict[str, Any]:
-    """Return a block as a segment of its own: nothing is cached, so nothing is split.
+    """Return a block as a segment of its own: memory is never cached, so blocks are never split.
 
     Args:
         device: The index of its device.
         block: The block.
-        stream: What programs call its stream.
+        stream: Its stream's number, as programs see it.
     """
     return {
         "device": device,

@@ -26,10 +26,10 @@ class DeviceStreamOrder(StreamOrder):
 
     def __init__(self, library: Library) -> None:
         super().__init__(library.add_pending)
-        library.when_synchronizing(lambda _: self.finish_pending())  # native code, which an exception can't pass
+        library.when_synchronizing(lambda _: self.finish_pending())  # native code calls it, so it must not raise
 
     def launch(self, reads: Sequence[Tensor], writes: Sequence[Tensor], *, operation: str, group_number: int) -> object:
-        """Put a collective behind the current stream; return its position, or None when races are not looked for.
+        """Let a collective run after the current stream; return its position, or None if the race detector is off.
 
         Raises:
             RaceError: Another stream is not done with a tensor.
@@ -40,13 +40,13 @@ class DeviceStreamOrder(StreamOrder):
         return races.begin_collective(reads, writes, group_number=group_number, operation=operation), device
 
     def wait(self, position: object) -> None:
-        """Put the current stream behind a collective that is over."""
+        """Let the current stream continue after a collective that has ended."""
         if isinstance(position, tuple):
             races.wait_collective(*position)
 
 
 def register(library: Library, device_type: str) -> None:
-    """Have groups serve tensors of virtual devices, in the order of their streams."""
+    """Make groups serve tensors of virtual devices, in the order of their streams."""
     order = DeviceStreamOrder(library)
     os.register_at_fork(after_in_child=order.forget)
     atexit.register(order.end)
@@ -54,7 +54,7 @@ def register(library: Library, device_type: str) -> None:
 
 
 def raise_failure(device_type: str) -> None:
-    """Raise why a collective failed that synchronizing a device has waited for.
+    """Raise the failure of a collective that the program waited for by synchronizing a device.
 
     Raises:
         BaseException: The first failure that has not been raised yet.

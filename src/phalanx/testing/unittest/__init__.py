@@ -2,7 +2,7 @@
 
     from phalanx.testing.unittest import MultiProcessTestCase, skip_if_lt_x_gpu
 
-instead of torch.testing._internal.common_distributed is all that a suite has to change.
+A suite only has to import from here instead of from torch.testing._internal.common_distributed.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Find what is not loaded yet, changes, or is nothing but torch's."""
+    """Find names that are not loaded yet, whose values change, or that are torch's own."""
     if name in _COMPILER_NAMES:
         return getattr(importlib.import_module("phalanx.testing.unittest.dynamo"), name)
     if name == "tmp_dir":

@@ -1,4 +1,4 @@
-"""A result that another process shall put into a queue, unless it dies."""
+"""Wait for the result that another process puts into a queue, unless it dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def retrieve_result_from_completion_queue(process: Any, completion_queue: Any, t
     """Wait for the result of a process.
 
     Returns:
-        The result; a RuntimeError, not raised, when the process is gone or the time is up.
+        The result; a RuntimeError, not raised, if the process has ended or the time is up.
     """
     start = time.monotonic()
     while True:
@@ -30,7 +30,7 @@ def retrieve_result_from_completion_queue(process: Any, completion_queue: Any, t
 
 
 def _last_result(process: Any, completion_queue: Any) -> Any:
-    """Look once more: it may have put something in and ended since."""
+    """Look once more: the process may have put in a result before it ended."""
     try:
         return completion_queue.get(timeout=_LAST_LOOK_S)
     except queue.Empty:

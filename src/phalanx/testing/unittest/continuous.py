@@ -1,6 +1,6 @@
 """A test case whose tests run on ranks that live as long as the class, with one process group.
 
-A failing test does not spoil the others: ranks and group are replaced before the next.
+A failing test does not affect the others: ranks and group are replaced before the next test.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _UNSET = -2
 
 
 class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
-    """Derive from it, say with `world_size` and `backend_str()` what the ranks shall be, and write tests."""
+    """Derive a class from it, define `world_size` and `backend_str()`, and write tests."""
 
     MAIN_PROCESS_RANK = -1
     world_size: Any = _UNSET
     rank: Any = _UNSET
     rdvz_file: str | None = None
     timeout = timedelta(seconds=120)
-    poison_pill = False  # stays so: here no test spoils the next
+    poison_pill = False  # never changes: here no test affects the next
     pg: Any = None
     processes: Any = ()
     _processes_spawned = False
@@ -56,12 +56,12 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
 
     @classmethod
     def backend_str(cls) -> str | None:
-        """Name the backend; None lets tensors decide."""
+        """Return the backend's name; None lets the device of the tensors decide."""
         return None
 
     @classmethod
     def device_type(cls) -> str:
-        """Name the kind of device."""
+        """Return the device type."""
         accelerator = torch.accelerator.current_accelerator()
         return "cpu" if accelerator is None else accelerator.type
 
@@ -71,7 +71,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
         return None
 
     def setUp(self) -> None:
-        """Have ranks ready."""
+        """Start the ranks if there are none."""
         with devices_untouched():
             super().setUp()
         self.rank = self.MAIN_PROCESS_RANK
@@ -128,7 +128,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
             cls._processes_spawned = False
 
     def _worker_run_main_wait(self, fn: Callable[[], None]) -> Any:
-        """Make the method that sends the test to the ranks from the main process, and tests on a rank."""
+        """Make a method that sends the test to the ranks in the main process, and runs the test on a rank."""
 
         @functools.wraps(fn)
         def wrapper(self: MultiProcContinuousTest) -> None:
@@ -142,7 +142,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
     def _run_on_ranks(self) -> None:
         ranks = self.__class__._ranks
         if ranks is None:
-            return  # a derived class has its own way of making ranks, and made none
+            return  # a derived class makes ranks in its own way, and has made none
         start, timeout_s = time.monotonic(), float(get_timeout(self.id()))
         endings = ranks.run(self.id(), timeout_s)
         if not all(ending.is_clean(also_failed=False) for ending in endings):
@@ -154,7 +154,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
 
     @classmethod
     def _worker_loop(cls, rank: int, world_size: int, rdvz_file: str, task_queue: Any, completion_queue: Any) -> None:
-        """Be a rank: make the group, then run tests until one fails or there are no more."""
+        """Run a rank: make the group, then run tests until one fails or there are no more."""
         cls.rank, cls.world_size = rank, world_size
         reason: BaseException | None = None
         try:
@@ -165,7 +165,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
             result = reason if reason is not None else cls._result_of(test_id)
             completion_queue.put(result)
             if isinstance(result, BaseException) and not isinstance(result, unittest.SkipTest):
-                return  # without leaving the group: that would wait for ranks that are not there
+                return  # do not destroy the group: that would wait for ranks that have ended
         if reason is None and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -202,7 +202,7 @@ class MultiProcContinuousTest(TestCase):  # type: ignore[misc]
 
 
 def _as_result(error: BaseException) -> BaseException:
-    """A rank that leaves with the code of a skip has skipped."""
+    """Return the result for an exception; a rank that exits with the code of a skip has skipped."""
     if isinstance(error, SystemExit):
         meaning = meaning_of(error.code)
         if meaning is not None:
@@ -214,7 +214,7 @@ def _device_type(cls: Any) -> str:
     value = inspect.getattr_static(cls, "device_type")
     if isinstance(value, property):
         assert value.fget is not None
-        return str(value.fget(cls))  # such a property looks at attributes of the class only
+        return str(value.fget(cls))  # such a property uses only attributes of the class
     value = cls.device_type
     return str(value() if callable(value) else value)
 

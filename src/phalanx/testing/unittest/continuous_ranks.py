@@ -1,6 +1,6 @@
-"""Ranks that stay for all tests of a class, with one process group; and what connects them with the main process.
+"""Ranks that run all tests of a class with one process group, and their connections to the main process.
 
-Tests are sent by their ids. A rank answers each with a report; one that has failed ends, and with it the others.
+The main process sends the ids of tests. A rank answers each with a report. If one has failed, all ranks end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.own_stacks import report_test_failure
 from phalanx.testing.unittest.rank_process import adopt_process
 
-# What a rank does: `loop(rank, number of ranks, file for the rendezvous, queue of tasks, queue of results)`.
+# The function of a rank: `loop(rank, number of ranks, file for the rendezvous, queue of tasks, queue of results)`.
 Loop = Callable[[int, int, str, "TaskQueue", "CompletionQueue"], None]
 
 
@@ -42,7 +42,7 @@ class TaskQueue:
         self._connection = connection
 
     def get(self) -> str | None:
-        """Wait for the id of a test; None when there are no more."""
+        """Wait for the id of a test; return None if there are no more."""
         received = self._connection.receive()
         if received is None:
             return None
@@ -52,13 +52,13 @@ class TaskQueue:
 
 
 class CompletionQueue:
-    """The other direction."""
+    """A rank's end of the connection, as the queue into which it puts results."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def put(self, result: str | BaseException) -> None:
-        """Send what became of a test: its id, a SkipTest, or what it raised."""
+        """Send the result of a test: its id, a SkipTest, or the exception that it raised."""
         if isinstance(result, unittest.SkipTest):
             report = RankReport("skipped", headline=str(result))
         elif isinstance(result, BaseException):
@@ -69,7 +69,7 @@ class CompletionQueue:
 
 
 class ContinuousRanks:
-    """The ranks of one class. Whoever makes them closes them."""
+    """The ranks of one class. The creator closes them."""
 
     def __init__(self, loop: Loop, num_ranks: int) -> None:
         self._loop = loop
@@ -86,17 +86,17 @@ class ContinuousRanks:
         return self._crew.members
 
     def are_running(self) -> bool:
-        """Tell whether all are there."""
+        """Tell whether all ranks run."""
         return self._crew.are_alive()
 
     def run(self, test_id: str, timeout_s: float) -> list[Ending]:
         """Run a test on all of them."""
-        with suppress(OSError):  # one is gone: waiting says which, and how
+        with suppress(OSError):  # one has ended: wait() says which, and how
             self._crew.send(test_id.encode(), self._segment, self._meeting)
         return self._crew.wait(self._segment, timeout_s=timeout_s)
 
     def close(self, *, is_clean: bool) -> None:
-        """End them; when nothing went wrong, in good order."""
+        """End the ranks; with `is_clean`, let them end by themselves."""
         if is_clean:
             for member in self.members:
                 member.connection.close()  # there are no more tests
@@ -131,7 +131,7 @@ class ContinuousRanks:
 
 
 class _Sent:
-    """A descriptor that becomes the new process's own when it is started."""
+    """A descriptor that is sent to the new process when it starts."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -1,4 +1,4 @@
-"""Whether this process uses CUDA: then no copy of it can, and ranks must be started afresh."""
+"""Tell whether this process uses CUDA. If so, its forks can't, and ranks must be started as new processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 def must_start_afresh(target: Callable[..., None]) -> bool:
     """Tell whether ranks that run `target` can't be forked from this process, and say so in the log.
 
-    A class that exists only inside a function can't be sent to a new process: its ranks are forked all the same.
+    A class that is defined inside a function can't be sent to a new process, so its ranks are forked in any case.
     """
     if not is_cuda_in_use():
         return False
@@ -41,6 +41,6 @@ def is_cuda_in_use() -> bool:
 def _has_driver_started() -> bool:
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:  # nobody has loaded it
+    except OSError:  # the driver's library is not loaded
         return False
     return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) != _NOT_INITIALIZED

@@ -1,4 +1,4 @@
-"""What DDP has logged of an error."""
+"""Check what DDP has logged about an error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def verify_ddp_error_logged(model_DDP: Any, err_substr: str) -> None:
-    """See that a model has logged an error with this text; a C++ stack trace in it does not count.
+    """Check that a model has logged an error with this text; a C++ stack trace in the text is ignored.
 
     Raises:
-        AssertionError: It has not.
+        AssertionError: It has not logged that error.
     """
     logged = model_DDP._get_ddp_logging_data()
     missing = [name for name in ("iteration", "has_error", "error") if name not in logged]

@@ -1,4 +1,4 @@
-"""Which backend can do what, for suites that ask before they run a test. A new backend joins by being added."""
+"""What each backend supports, for suites that ask before they run a test. New backends can be added."""
 
 from __future__ import annotations
 

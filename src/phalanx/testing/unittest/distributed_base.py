@@ -1,4 +1,4 @@
-"""A test case for ranks that are processes, with a process group that follows from the device."""
+"""A test case for ranks that are processes, with a process group for the device."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class DistributedTestBase(MultiProcessTestCase):
         self._spawn_processes()
 
     def tearDown(self) -> None:
-        """Let go of the ranks, and of a group if there is one here."""
+        """End the ranks, and destroy the process group if this process has one."""
         if dist.is_initialized():
             dist.destroy_process_group()
         super().tearDown()
 
     def backend(self, device: str) -> str:
-        """Name the backend for a device."""
+        """Return the name of a device's backend."""
         return next((name for part, name in _BACKENDS.items() if part in device), "gloo")
 
     def create_pg(self, device: str, world_size: int | None = None) -> Any:
-        """Make the default process group, and where ranks have devices, choose this rank's.
+        """Make the default process group, and choose this rank's device if ranks have devices.
 
         Raises:
             UsageError: There is no such device.
@@ -56,7 +56,7 @@ class DistributedTestBase(MultiProcessTestCase):
         return dist.group.WORLD
 
     def rank_to_device(self, device: str) -> dict[int, list[int]]:
-        """Give each rank the number of a device, in turn.
+        """Assign device numbers to ranks, round robin.
 
         Raises:
             UsageError: There is no such device.

@@ -1,6 +1,6 @@
 """Test cases for compiled code on one rank and on several, with torch's compiler reset around each test.
 
-Apart from the others because torch's compiler takes a second to load.
+It is separate from the other modules because torch's compiler takes a second to load.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _dynamo_dist_per_rank_init(
 
 
 def _meeting() -> dict[str, str]:
-    """A file that only the ranks of this test know, where a fixed port could be another test's."""
+    """Return variables for a file that only the ranks of this test use; another test could use the same port."""
     context = current_context()
     if context is None:
         return {}

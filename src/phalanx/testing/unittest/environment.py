@@ -1,4 +1,4 @@
-"""Surroundings of a test that are put back afterwards: variables, debug levels, standard streams, folders."""
+"""Change the environment of a test and restore it afterwards: variables, debug levels, standard streams, folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ tmp_dir: tempfile.TemporaryDirectory[str] | None = None
 
 @contextlib.contextmanager
 def _variables(**changes: str | None) -> Iterator[None]:
-    """Set variables, or with None remove them, and put back what was there."""
+    """Set variables, or remove those with None, and restore the old values afterwards."""
     before = copy_environment()
     _change(changes)
     try:
@@ -38,7 +38,7 @@ def _change(changes: dict[str, str | None]) -> None:
 
 
 def with_dist_debug_levels(levels: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test once per debug level of torch.distributed; the level there was before comes back."""
+    """Run a test once per debug level of torch.distributed, and restore the old level."""
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
@@ -73,19 +73,19 @@ def with_nccl_blocking_wait(func: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def captured_output() -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Catch what is printed meanwhile to standard output and standard error."""
+    """Capture what is printed to standard output and standard error inside the block."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield out, err
 
 
 def initialize_temp_directories(init_method: str | None = None) -> None:
-    """Make a folder for a test, and say in TEMP_DIR and INIT_METHOD where it is."""
+    """Make a folder for a test, and set TEMP_DIR and INIT_METHOD to it."""
     global tmp_dir  # noqa: PLW0603
     if tmp_dir is None:
         tmp_dir = tempfile.TemporaryDirectory()
     else:
-        # The same folder, empty: modules may have read its name when they were imported, and ranks are forked.
+        # Empty the folder and use it again: modules may have read its name at import time, and ranks are forked.
         tmp_dir.cleanup()
         Path(tmp_dir.name).mkdir()
     folder = Path(tmp_dir.name)

@@ -1,4 +1,4 @@
-"""What this machine has, as suites ask for it."""
+"""The hardware of this machine, for suites that ask for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SYMMETRIC_MEMORY_ARCHS = ("gfx942", "gfx950")
 
 
 def device_counts() -> list[int]:
-    """Return how many devices there are of each kind of accelerator that is here."""
+    """Return the number of devices of each kind of accelerator in this machine."""
     counts = []
     if torch.cuda.is_available():
         counts.append(torch.cuda.device_count())
@@ -33,12 +33,12 @@ def at_least_x_gpu(x: int) -> bool:
 
 
 def requires_ddp_rank(device: str) -> bool:
-    """Tell whether DDP on such a device wants to be told the rank's own."""
+    """Tell whether DDP needs `device_ids` with the rank's own device for this device type."""
     return device in DDP_RANK_DEVICES
 
 
 def init_multigpu_helper(world_size: int, backend: str) -> dict[int, list[int]]:
-    """Share out the GPUs: one for each rank, or equal parts when there are fewer GPUs than ranks, possibly empty."""
+    """Assign GPUs to ranks: one per rank if there are enough; otherwise each list has count // world_size GPUs."""
     counts = device_counts()
     count = counts[-1] if counts else 0
     each = 1 if world_size <= count else count // world_size
@@ -46,7 +46,7 @@ def init_multigpu_helper(world_size: int, backend: str) -> dict[int, list[int]]:
 
 
 def sm_is_or_higher_than(device: torch.device, major: int, minor: int) -> bool:
-    """Tell whether a CUDA device has this compute capability; others always have it, ROCm's never."""
+    """Tell whether a CUDA device has this compute capability; True for other devices, False for ROCm."""
     if device.type != "cuda":
         return True
     if torch.version.hip is not None:
@@ -73,7 +73,7 @@ def rocm_arch() -> str:
 
 @functools.cache
 def has_efa() -> bool:
-    """Tell whether libfabric finds an EFA interface; asked once."""
+    """Tell whether libfabric finds an EFA interface; it looks once."""
     try:
         asked = subprocess.run(["fi_info", "-p", "efa", "-t", "FI_EP_RDM"], check=False, capture_output=True)
     except FileNotFoundError:
@@ -82,5 +82,5 @@ def has_efa() -> bool:
 
 
 def tp_transports() -> list[str] | None:
-    """Return the transports for TensorPipe: not InfiniBand's where EFA is; None for all."""
+    """Return the transports for TensorPipe: with EFA, those without InfiniBand; None for all."""
     return ["shm", "uv"] if has_efa() else None

@@ -1,6 +1,6 @@
 """A test case whose tests run on ranks that are processes, one set per test.
 
-In the main process a test's method waits for the ranks; on a rank it is the test. The rank of the main process is -1.
+In the main process, a test's method waits for the ranks; on a rank, it runs the test. The main process has rank -1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from phalanx.torch_backend.untyped import dist
 
 __unittest = True  # unittest leaves such frames out of tracebacks
 _logger = logging.getLogger(__name__)
-_MESSAGE_CHARACTERS = 32_000  # more would block a rank until somebody reads it
+_MESSAGE_CHARACTERS = 32_000  # a longer message would block the rank until it is read
 
 
 class MultiProcessTestCase(RankedTestCase):
@@ -58,7 +58,7 @@ class MultiProcessTestCase(RankedTestCase):
         return str(self.id()).rpartition(".")[2]
 
     def join_or_run(self, fn: Callable[[], None]) -> Any:
-        """Make the method that waits in the main process and tests on a rank."""
+        """Make a method that waits in the main process, and runs the test on a rank."""
 
         @functools.wraps(fn)
         def wrapper(self: MultiProcessTestCase) -> None:
@@ -84,10 +84,10 @@ class MultiProcessTestCase(RankedTestCase):
         self._ranks: ProcessRanks | None = None
         self._endings: list[Ending] = []
         self._reason_to_skip: str | None = None
-        self.addCleanup(self._let_go)  # also when a derived setUp fails after this
+        self.addCleanup(self._let_go)  # runs also if the setUp of a derived class fails after this
 
     def tearDown(self) -> None:
-        """End what is left of the ranks."""
+        """End the ranks that still run."""
         super().tearDown()
         self._let_go()
 
@@ -130,7 +130,7 @@ class MultiProcessTestCase(RankedTestCase):
 
     @classmethod
     def _run(cls, rank: int, test_name: str, file_name: str, parent_pipe: Any, **kwargs: Any) -> None:
-        """Be a rank."""
+        """Run a rank."""
         self = cls(test_name)
         self.rank = rank
         self.file_name = file_name
@@ -158,7 +158,7 @@ class MultiProcessTestCase(RankedTestCase):
             dist.destroy_process_group()
 
     def _join_processes(self, fn: Any) -> None:
-        """Wait for the ranks and judge."""
+        """Wait for the ranks, and pass, skip or fail the test."""
         if self._reason_to_skip is not None:
             raise unittest.SkipTest(self._reason_to_skip)
         start = time.monotonic()

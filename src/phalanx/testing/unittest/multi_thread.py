@@ -33,7 +33,7 @@ class MultiThreadedTestCase(RankedTestCase):
         return str(self.id()).rpartition(".")[2]
 
     def join_or_run(self, fn: Callable[[], None]) -> Any:
-        """Make the method that runs the ranks from the main thread and tests on a rank."""
+        """Make a method that runs the ranks from the main thread, and runs the test on a rank."""
 
         @functools.wraps(fn)
         def wrapper(self: MultiThreadedTestCase) -> None:
@@ -46,7 +46,7 @@ class MultiThreadedTestCase(RankedTestCase):
 
     def setUp(self) -> None:
         """Prepare the main thread."""
-        with devices_untouched():  # else later tests could not fork their ranks
+        with devices_untouched():  # otherwise later tests could not fork their ranks
             super().setUp()
         self.rank = self.MAIN_THREAD_RANK
         self._is_spawned = False
@@ -55,10 +55,10 @@ class MultiThreadedTestCase(RankedTestCase):
         """Prepare a rank; for derived classes."""
 
     def perThreadTearDown(self) -> None:
-        """Clear up after a rank; for derived classes."""
+        """Clean up after a rank; for derived classes."""
 
     def _spawn_threads(self) -> None:
-        """Have the test run on threads. They start when setUp() is done."""
+        """Make the test run on threads, which start after setUp()."""
         self.__class__.global_store = dist.HashStore()
         self._is_spawned = True
 
@@ -76,7 +76,7 @@ class MultiThreadedTestCase(RankedTestCase):
 
     @classmethod
     def _run(cls, test_name: str, rank: int, world_size: int, **kwargs: Any) -> None:
-        """Be a rank."""
+        """Run a rank."""
         self = cls(test_name)
         self.rank = rank
         if hasattr(self, "_tls"):  # tolerances are kept per thread
@@ -93,7 +93,7 @@ class MultiThreadedTestCase(RankedTestCase):
             getattr(self, test_name)()
         finally:
             self.perThreadTearDown()
-        if dist.is_initialized():  # after a failure it is not destroyed: the others must not take it for a regular end
+        if dist.is_initialized():  # not after a failure: peers must not take that for a regular end
             dist.destroy_process_group()
 
     def assertEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
@@ -102,6 +102,6 @@ class MultiThreadedTestCase(RankedTestCase):
             self.assertEqual(x, y, msg)  # noqa: PT009
 
     def assertNotEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
-        """See on one rank only that two things differ."""
+        """Check on one rank only that two values differ."""
         if self.rank == rank:
             self.assertNotEqual(x, y, msg)  # noqa: PT009

@@ -1,4 +1,4 @@
-"""Stacks and tracebacks of a rank without what stands below the test: the runner, the harness, torch's wrappers."""
+"""Stacks and tracebacks of a rank without the frames below the test: the runner, the harness, torch's wrappers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BELOW = ("/phalanx/testing/", "/torch/testing/_internal/common_utils.py", "/uni
 
 
 def without_harness(stacks: str) -> str:
-    """Leave out the frames of each thread up to the last one that is not the test's."""
+    """Leave out the frames of each thread up to the last one that does not belong to the test."""
     shown: list[str] = []
     start = 0  # where the frames of the present thread begin
     skips_source = False
@@ -32,7 +32,7 @@ def without_harness(stacks: str) -> str:
 
 
 def report_test_failure(error: BaseException) -> RankReport:
-    """Describe what a test raised."""
+    """Describe the exception of a test."""
     above = error.__traceback__
     while above is not None and any(part in above.tb_frame.f_code.co_filename for part in _BELOW):
         above = above.tb_next

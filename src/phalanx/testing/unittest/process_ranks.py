@@ -21,7 +21,7 @@ from phalanx.testing.unittest.rank_process import ForkedProcess, adopt_process, 
 
 
 class ProcessRanks:
-    """They, and the memory of their world. Whoever makes them closes them."""
+    """The ranks, and the memory of their world. The creator closes them."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -31,15 +31,15 @@ class ProcessRanks:
         self._crew = Crew([], self._starter)
 
     def make_process(self, *_: Any, **arguments: Any) -> ForkedProcess:
-        """Make a process that is not started yet: takes what multiprocessing.Process takes."""
+        """Make a process that is not started yet; the arguments are those of multiprocessing.Process."""
         return ForkedProcess(
             self, **{name: arguments[name] for name in ("target", "name", "args", "kwargs") if name in arguments}
         )
 
     def process_factory(self, target: Callable[..., None]) -> Callable[..., Any]:
-        """Return what makes the process of a rank that runs `target`.
+        """Return the function that makes the process of a rank that runs `target`.
 
-        A process that uses CUDA can't be forked: then ranks are started afresh, which takes seconds, not milliseconds.
+        A process that uses CUDA can't be forked. Then ranks are new processes, which take seconds to start.
         """
         return torch.multiprocessing.get_context("spawn").Process if must_start_afresh(target) else self.make_process
 
@@ -63,16 +63,16 @@ class ProcessRanks:
         return members[-1]
 
     def hear(self) -> None:
-        """Take note of ranks that have ended."""
+        """Note the ranks that have ended."""
         self._starter.read()
 
     def wait(self, processes: Sequence[Any], *, timeout_s: float, is_expected: Callable[[int], bool]) -> list[Ending]:
         """Wait for the end of all ranks.
 
         Args:
-            processes: Theirs, in order; those not forked here are watched as well.
-            timeout_s: How long it may take.
-            is_expected: Tells of a status whether a rank may end so.
+            processes: The processes of the ranks, in order; those not forked here are watched as well.
+            timeout_s: How long the test may take.
+            is_expected: Tells whether a rank may end with a status.
         """
         members = self._crew.members
         for process in processes[len(members) :]:
@@ -83,10 +83,10 @@ class ProcessRanks:
         self._crew.wait_for_exit()
         for ending in endings:
             if ending.report is not None:
-                ending.status = None  # the exit code of a rank that reported says the same again
+                ending.status = None  # the report already says why the rank ended
         return endings
 
     def close(self) -> None:
-        """End those that still run, and let go of everything."""
+        """End the ranks that still run, and close everything."""
         self._crew.close()
         self._segment.close_descriptor()

@@ -1,4 +1,4 @@
-"""A rank's process with the methods of multiprocessing's that suites use, whichever way it was made."""
+"""A rank's process with the methods of multiprocessing.Process that suites use, however it was started."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ class ForkedProcess:
 
 
 def exit_code(status: int | None) -> int | None:
-    """Turn a member's status into an exit code as multiprocessing has it."""
+    """Turn a member's status into an exit code of multiprocessing."""
     return status if status is None or status < 256 else 256 - status
 
 
 class _AdoptedProcess(ChildProcess):
-    """A process that somebody else has started, through multiprocessing. It has no group of its own."""
+    """A process that other code has started through multiprocessing. It has no process group of its own."""
 
     def __init__(self, process: Any) -> None:
         super().__init__(process.pid, has_group=False)
@@ -108,7 +108,7 @@ class _AdoptedProcess(ChildProcess):
 
 
 def adopt_process(number: int, process: Any, starter: ForkedRanks, connection: Connection | None = None) -> Member:
-    """Look after a rank that multiprocessing has started."""
+    """Watch a rank that multiprocessing has started."""
     if connection is None:
         connection, other_end = connected_pair()
         other_end.close()
@@ -118,7 +118,7 @@ def adopt_process(number: int, process: Any, starter: ForkedRanks, connection: C
 
 
 def run_and_report(call: Callable[[], None], connection: Connection) -> None:
-    """Do a rank's work and tell the crew what its exit code can't say: the exception, or why it skipped.
+    """Do a rank's work, and report to the crew what an exit code can't express: the exception, or why it skipped.
 
     Raises:
         SystemExit: With the rank's exit code.
@@ -141,7 +141,7 @@ def run_and_report(call: Callable[[], None], connection: Connection) -> None:
 
 
 def _explain(leaving: SystemExit) -> RankReport | None:
-    """A rank ends from inside the handler of what was raised: the cause is there to be found."""
+    """Describe why a rank exits: sys.exit() is called in an exception handler, so SystemExit has the cause."""
     cause = leaving.__context__
     if leaving.code == TEST_ERROR_EXIT_CODE and cause is not None:
         return report_test_failure(cause)

@@ -1,4 +1,4 @@
-"""What test cases on ranks have in common, whatever a rank is."""
+"""What all test cases on ranks have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.testing.unittest.world_sizes import DEFAULT_WORLD_SIZE
 
 
 class RankedTestCase(TestCase):  # type: ignore[misc]
-    """A test case that puts a method of its own in the place of the test's."""
+    """A test case that replaces the test's method with its own."""
 
     def __init__(self, method_name: str = "runTest", methodName: str = "runTest") -> None:
         name = methodName if methodName != "runTest" else method_name
@@ -27,5 +27,5 @@ class RankedTestCase(TestCase):  # type: ignore[misc]
         return DEFAULT_WORLD_SIZE
 
     def join_or_run(self, fn: Callable[[], None]) -> Any:
-        """Make the method that waits for the ranks where there are none, and tests on a rank."""
+        """Make a method that waits for the ranks in the main process, and runs the test on a rank."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Skips that are decided when the test is defined: what torch was built with, and what the machine is."""
+"""Skips that are decided when the test is defined: by the features of torch's build, and by the machine."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def requires_nccl_shrink() -> Decorator:
 
 
 def requires_accelerator_dist_backend(backends: Sequence[str] | None = None) -> Decorator:
-    """Skip where none of these backends, by default those of accelerators, is there."""
+    """Skip if torch has none of these backends; the default is those of accelerators."""
     names = ACCELERATOR_DIST_BACKENDS if backends is None else list(backends)
     is_there = {"nccl": dist.is_nccl_available(), "xccl": dist.is_xccl_available(), "hccl": TEST_HPU}
     return _skip_if(

@@ -1,4 +1,4 @@
-"""From the ends of a test's ranks to its result. Every rank counts, not only the first."""
+"""Turn the endings of a test's ranks into its result. Every rank counts, not only the first."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _logger = logging.getLogger(__name__)
 
 
 def may_end(status: int) -> bool:
-    """Tell whether a rank that says nothing may end with this status: done, or skipped."""
+    """Tell whether a rank without a report may end with this status: passed or skipped."""
     return status == 0 or meaning_of(status) is not None
 
 
 def check_errors(endings: Sequence[Ending], exits: Sequence[str], elapsed_s: float, timeout_s: float) -> None:
-    """See that no rank raised, and none was late.
+    """Check that no rank raised, and none was late.
 
     Args:
-        endings: All ranks', in order.
-        exits: How to say that each has ended: "Process 0 exited with error code 10 and".
-        elapsed_s: How long it took.
+        endings: The endings of all ranks, in order.
+        exits: A text for the end of each rank: "Process 0 exited with error code 10 and".
+        elapsed_s: How long the test took.
         timeout_s: How long it may take.
 
     Raises:
-        RuntimeError: One was or did, with every such rank's stack or traceback.
+        RuntimeError: A rank raised or was late; the text has the stack or traceback of every such rank.
     """
     late = [ending for ending in endings if ending.is_late]
     raised = [ending for ending in endings if _has_raised(ending) and not ending.is_consequence()]
@@ -44,7 +44,7 @@ def check_errors(endings: Sequence[Ending], exits: Sequence[str], elapsed_s: flo
     for ending in late:
         name = exits[ending.rank].partition(" exited")[0]
         parts.append(f"{name} terminated or timed out after {elapsed_s:.3g} seconds; it was here:")
-        parts.append(without_harness(ending.stacks) or "  (its stacks could not be had)")
+        parts.append(without_harness(ending.stacks) or "  (its stacks are not available)")
     dead = [ending for ending in endings if ending.report is None and ending.status is not None and ending.stacks]
     parts += [f"rank {ending.rank} crashed here:\n{without_harness(ending.stacks)}" for ending in dead]
     parts += [f"{exits[ending.rank]} exception:\n{_shown(ending)}" for ending in raised]
@@ -56,25 +56,25 @@ def _has_raised(ending: Ending) -> bool:
 
 
 def _shown(ending: Ending) -> str:
-    return str(ending.report.shown) if ending.report is not None else "(it could not say which)"
+    return str(ending.report.shown) if ending.report is not None else "(it did not report which)"
 
 
 def check_skips(endings: Sequence[Ending], test_id: str, codes: Sequence[int | None]) -> bool:
-    """See whether the ranks have skipped the test.
+    """Check whether the ranks have skipped the test.
 
     Returns:
-        Whether they have, where a skip counts as a pass.
+        Whether they have skipped it, if a skip counts as a pass.
 
     Raises:
-        SkipTest: They have.
-        AssertionError: Some have, and the first has not.
+        SkipTest: They have skipped it.
+        AssertionError: Some ranks have skipped it, but rank 0 has not.
     """
     reasons = {rank: reason for rank, code in enumerate(codes) if (reason := _reason(endings[rank], code)) is not None}
     if not reasons:
         return False
     if 0 not in reasons:
         rank, reason = next(iter(reasons.items()))
-        raise AssertionError(f"rank {rank} skipped ({reason}) while rank 0 ran the test; decide it alike on every rank")
+        raise AssertionError(f"rank {rank} skipped ({reason}) while rank 0 ran the test; decide the same on every rank")
     if IS_SANDCASTLE:
         _logger.info("Skipping %s on sandcastle for the following reason: %s", test_id, reasons[0])
         return True
@@ -83,16 +83,16 @@ def check_skips(endings: Sequence[Ending], test_id: str, codes: Sequence[int | N
 
 def _reason(ending: Ending, code: int | None) -> str | None:
     report = ending.report
-    told = report.headline if report is not None and report.outcome == "skipped" else ""
-    meaning = meaning_of(code) if code is not None else (TEST_SKIPS["generic"].message if told else None)
-    return f"{meaning}: {told}" if meaning is not None and told else meaning
+    reason = report.headline if report is not None and report.outcome == "skipped" else ""
+    meaning = meaning_of(code) if code is not None else (TEST_SKIPS["generic"].message if reason else None)
+    return f"{meaning}: {reason}" if meaning is not None and reason else meaning
 
 
 def check_deaths(endings: Sequence[Ending], timeout_s: float) -> None:
-    """See that no rank ended in the middle of the test.
+    """Check that no rank died during the test.
 
     Raises:
-        AssertionError: One did.
+        AssertionError: A rank died.
     """
     dead = [ending for ending in endings if ending.report is None]
     if dead:
@@ -101,22 +101,22 @@ def check_deaths(endings: Sequence[Ending], timeout_s: float) -> None:
 
 
 def check_exit_codes(endings: Sequence[Ending], processes: Sequence[Any], expected: int, timeout_s: float) -> None:
-    """See that the ranks ended as they should: the first with the expected code, the others with that or with 0.
+    """Check the exit codes: rank 0 must end with the expected code, the other ranks with that code or with 0.
 
     Raises:
-        AssertionError: One did not.
+        AssertionError: A rank has ended with another code.
     """
-    told = []
+    problems = []
     for ending, process in zip(endings, processes, strict=True):
         code = process.exitcode
         if ending.was_ended or code == expected or (code == 0 and ending.rank > 0):
             continue
-        told.append(f"Expected exit code {expected} but got {code} for pid: {process.pid} (rank {ending.rank})")
+        problems.append(f"Expected exit code {expected} but got {code} for pid: {process.pid} (rank {ending.rank})")
         if ending.stacks:
-            told.append(without_harness(ending.stacks))
-    if told:
+            problems.append(without_harness(ending.stacks))
+    if problems:
         verdict = judge(endings, timeout_s)
-        raise AssertionError("\n".join([_summary(verdict), *told]))
+        raise AssertionError("\n".join([_summary(verdict), *problems]))
 
 
 def _summary(verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Modules that note what they were called with, for tests of how inputs are cast."""
+"""Modules that save their inputs, for tests of how inputs are cast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SaveForwardInputsModule(nn.Module):
     """A linear layer.
 
     Args:
-        forward_inputs: Gets each module's last input.
+        forward_inputs: A dictionary that gets each module's last input.
         cast_forward_inputs: Whether the input is cast to the weight's type.
     """
 
@@ -23,7 +23,7 @@ class SaveForwardInputsModule(nn.Module):
         self.cast_forward_inputs = cast_forward_inputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Note the input, then apply the layer."""
+        """Save the input, then apply the layer."""
         self.forward_inputs[self] = x
         given = x.to(self.l.weight.dtype) if self.cast_forward_inputs else x
         result: torch.Tensor = self.l(given)
@@ -31,7 +31,7 @@ class SaveForwardInputsModule(nn.Module):
 
 
 class SaveForwardInputsModel(nn.Module):
-    """Two of them in a row, noting the input as a whole as well."""
+    """Two such layers; it also saves its own input."""
 
     def __init__(self, forward_inputs: dict[nn.Module, torch.Tensor], cast_forward_inputs: bool) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SaveForwardInputsModel(nn.Module):
         self.forward_inputs = forward_inputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Note the input, then apply both."""
+        """Save the input, then apply both layers."""
         self.forward_inputs[self] = x
         result: torch.Tensor = self.c2(self.c1(x))
         return result

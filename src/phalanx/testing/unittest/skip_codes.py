@@ -1,11 +1,11 @@
-"""Exit codes with which a rank says that the test can't be run here, and why."""
+"""Exit codes of a rank which mean that the test can't run here, and why."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# Test code raised: not a skip, and the only other code with a meaning.
+# The test raised an exception. This is the only code with a meaning that is not a skip.
 TEST_ERROR_EXIT_CODE = 10
 _FIRST_MANY, _LAST_MANY, _MANY_OFFSET = 9, 46, 81
 
@@ -21,7 +21,7 @@ TestSkip.__test__ = False  # type: ignore[attr-defined] # for pytest, which woul
 
 
 class _SkipTable(dict[str, TestSkip]):
-    """By name. Numbers of GPUs beyond the codes there are share the code of skips that say nothing."""
+    """The skips by name. Numbers of GPUs without a code of their own share the generic code."""
 
     def __missing__(self, name: str) -> TestSkip:
         found = re.fullmatch(r"multi-gpu-(\d+)", name)
@@ -56,7 +56,7 @@ TEST_SKIPS: dict[str, TestSkip] = _SkipTable(
 
 
 def meaning_of(code: object) -> str | None:
-    """Return why a rank that ended with this code has skipped; None when it has not."""
+    """Return why a rank that ended with this code has skipped; None if it has not."""
     for skip in TEST_SKIPS.values():
         if skip.exit_code == code:
             return skip.message

@@ -1,6 +1,6 @@
-"""Skips that depend on the machine or the world: decided before a rank is made, or in the rank where that is too early.
+"""Skips that depend on the machine or the world. They are decided before ranks are made or, if necessary, on a rank.
 
-A decorator leaves its question on the test. Whoever is about to make ranks asks it first, so that a skip costs no rank.
+A decorator stores a question on the test. The test case asks it before it makes ranks, so that a skip needs no ranks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from phalanx.testing.unittest.skip_codes import TEST_SKIPS, TestSkip
 _QUESTIONS = "phalanx_skip_questions"
 _FEW_RANKS = 8
 
-# Asked with the test case: the skip that applies, or None.
+# Called with the test case; returns the skip that applies, or None.
 Question = Callable[[Any], TestSkip | None]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def reason_to_skip(case: Any, test: Any) -> str | None:
-    """Return why a test of this case must be skipped, as far as that is known before it runs."""
+    """Return why a test of this case must be skipped, if that is known before it runs."""
     if getattr(case, "_handle_test_skip", None) is not None:
-        return None  # such a case decides for itself what a skip means
+        return None  # such a case handles skips itself
     for question in getattr(test, _QUESTIONS, ()):
         skip: TestSkip | None = question(case)
         if skip is not None:
@@ -38,12 +38,12 @@ def reason_to_skip(case: Any, test: Any) -> str | None:
 
 
 def ask_first(func: Callable[..., Any], question: Question, *, is_handled: bool = False) -> Callable[..., Any]:
-    """Have a test skipped when the question says so.
+    """Make a test skip if the question returns a skip.
 
     Args:
         func: The test.
-        question: What to ask.
-        is_handled: Whether a case with a method `_handle_test_skip` is told instead.
+        question: The question.
+        is_handled: Whether the method `_handle_test_skip` of a case, if it has one, handles the skip instead.
     """
 
     @functools.wraps(func)
@@ -55,7 +55,7 @@ def ask_first(func: Callable[..., Any], question: Question, *, is_handled: bool 
         if is_handled and _maybe_handle_skip_if_lt_x_gpu(args, skip.message):
             return None
         if skip.exit_code == TEST_SKIPS["generic"].exit_code:
-            raise unittest.SkipTest(skip.message)  # the code alone would not say why
+            raise unittest.SkipTest(skip.message)  # an exit code alone would not say why
         sys.exit(skip.exit_code)
 
     # functools.wraps has copied the questions of the decorators below.
@@ -64,7 +64,7 @@ def ask_first(func: Callable[..., Any], question: Question, *, is_handled: bool 
 
 
 def _maybe_handle_skip_if_lt_x_gpu(args: Sequence[Any], msg: str) -> bool:
-    """Tell a case that wants to handle skips itself of one; return whether it does."""
+    """Pass a skip to a case that handles skips itself; return whether it does."""
     handle = getattr(args[0], "_handle_test_skip", None) if args else None
     if handle is None:
         return False
@@ -81,7 +81,7 @@ def _is_mpi() -> bool:
 
 
 def skip_if_no_gpu(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Skip unless every rank can have a GPU of its own."""
+    """Skip unless there is one GPU per rank."""
 
     def question(case: Any) -> TestSkip | None:
         if not device_counts():
@@ -93,7 +93,7 @@ def skip_if_no_gpu(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skip_if_lt_x_gpu(x: int, *, allow_cpu: bool = False) -> Decorator:
-    """Skip unless there are x accelerators; with allow_cpu, run also where there is none at all."""
+    """Skip unless there are x accelerators; with allow_cpu, run also if there are none at all."""
 
     def question(_: Any) -> TestSkip | None:
         is_fine = at_least_x_gpu(x) or (allow_cpu and not device_counts())

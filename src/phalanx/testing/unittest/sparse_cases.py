@@ -1,4 +1,4 @@
-"""Sparse tensors to reduce, with what must come out."""
+"""Sparse tensors to reduce, with the expected results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def simple_sparse_reduce_tests(
 
 
 def _part(number: int, num_parts: int, sparse_dims: int, dense_dims: int) -> Tensor:
-    """Part k has k + 1 values, in the first rows: any two parts overlap."""
+    """Return part k, which has k + 1 values in the first rows, so that any two parts overlap."""
     count = number + 1
     indices = torch.zeros(sparse_dims, count, dtype=torch.int64)
     indices[0] = torch.arange(count)

@@ -1,4 +1,4 @@
-"""Meeting points for ranks that a test makes by hand."""
+"""Stores and devices through which ranks meet that a test makes by hand."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def create_tcp_store(
     jit_class: bool = False,
     use_libuv: bool = True,
 ) -> Any:
-    """Make a store on a free port, and try another when somebody else was faster.
+    """Make a store on a free port, and try another port if this one is taken meanwhile.
 
     Raises:
-        RuntimeError: Ten ports in a row were taken, or it failed otherwise.
+        RuntimeError: Ten ports in a row were taken, or another error occurred.
     """
     for attempt in range(_ATTEMPTS):
         port = common_utils.find_free_port()
@@ -53,6 +53,6 @@ def create_tcp_store(
 
 
 def create_device(interface: str | None = None, lazy_init: bool = False) -> Any:
-    """Make a device of Gloo on the loopback address, or on a named interface."""
+    """Make a Gloo device on the loopback address, or on a named interface."""
     where = {"hostname": "127.0.0.1"} if interface is None else {"interface": interface}
     return dist.ProcessGroupGloo.create_device(**where, lazy_init=lazy_init)

@@ -1,4 +1,4 @@
-"""One test over all combinations of some values, on the ranks that are there."""
+"""Run one test with all combinations of some values, on the current ranks."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def run_subtests(
 
 
 def _forget_compiled() -> None:
-    compiler: Any = sys.modules.get("torch._dynamo")  # who has not loaded it has compiled nothing
+    compiler: Any = sys.modules.get("torch._dynamo")  # if it is not loaded, nothing was compiled
     if compiler is not None:
         compiler.reset()

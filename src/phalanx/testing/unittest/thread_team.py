@@ -1,4 +1,4 @@
-"""One call on ranks that are threads, each with its own world of torch.distributed, and the judgement of their ends."""
+"""Run a call on ranks that are threads, each with its own world of torch.distributed, and check how they ended."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _be_rank(call: Callable[[int], Any], broken: list[RankEndpoint]) -> RankRepo
 def _fail(error: BaseException, broken: list[RankEndpoint]) -> RankReport:
     report = report_test_failure(error)
     for group in open_groups():
-        group.fail(report.headline)  # the others are freed at once
-        broken.append(group)  # not closed yet: that would look like leaving in good order
+        group.fail(report.headline)  # frees the other ranks at once
+        broken.append(group)  # not closed yet: peers would take that for a regular end
     return report
 
 

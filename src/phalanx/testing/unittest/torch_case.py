@@ -1,4 +1,4 @@
-"""torch's own TestCase, on which suites rely for assertEqual, and the flags that come with it."""
+"""torch's own TestCase, which suites need for assertEqual, and the flags of its module."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _load() -> Any:
             "phalanx.testing.unittest: torch's TestCase needs the package expecttest, which is not installed\n"
             "  do       pip install expecttest"
         )
-    # The module asks for GPUs as it loads. Asked in the usual way, the driver would start here, and no forked rank
-    # could use a GPU any more.
+    # The module looks for GPUs when it is loaded. In the usual way, that would start the driver here, and no forked
+    # rank could use a GPU.
     set_environment_defaults(PYTORCH_NVML_BASED_CUDA_CHECK="1")
     return importlib.import_module("torch.testing._internal.common_utils")
 
@@ -41,7 +41,7 @@ TEST_WITH_TSAN: bool = common_utils.TEST_WITH_TSAN
 def devices_untouched() -> Iterator[None]:
     """Keep torch's setUp() from importing its list of devices, which starts CUDA in this process.
 
-    It needs it for one thing: to look a test up among those that are known to be slow or broken, in torch's own CI.
+    setUp() uses the list only in torch's own CI, to find out whether a test is known to be slow or broken.
     """
     is_needed = common_utils.slow_tests_dict or common_utils.disabled_tests_dict
     if is_needed or "torch.testing._internal.common_device_type" in sys.modules:

@@ -1,13 +1,14 @@
-"""phalanx.testing.unittest in the place of torch.testing._internal.common_distributed.
+"""Replace torch.testing._internal.common_distributed with phalanx.testing.unittest.
 
-For suites whose base classes come from torch itself, such as FSDPTest or DTensorTestBase: those import torch's module,
-and can't be told by changing a line.
+This is for suites whose base classes come from torch itself, such as FSDPTest or DTensorTestBase: torch's own code
+imports torch's module there, so the suite can't change the import.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
+
+from torch.testing import _internal
 
 from phalanx.errors import UsageError
 
@@ -15,14 +16,14 @@ REPLACED = "torch.testing._internal.common_distributed"
 
 
 def take_torchs_place() -> None:
-    """Let every later import of torch's module get phalanx's. Call it first of all, in conftest.py for example.
+    """Make every later import of torch's module get phalanx's. Call it first, for example in conftest.py.
 
     Raises:
         UsageError: Torch's module is loaded already: classes derived from it would stay as they are.
     """
-    ours = importlib.import_module("phalanx.testing.unittest")
+    from phalanx.testing import unittest as ours  # the package that holds this module: it can't be imported above
+
     if sys.modules.get(REPLACED, ours) is not ours:
         raise UsageError(f"take_torchs_place: {REPLACED} is imported already; call this before anything imports it")
     sys.modules[REPLACED] = ours
-    parent, _, name = REPLACED.rpartition(".")
-    setattr(importlib.import_module(parent), name, ours)
+    setattr(_internal, REPLACED.rpartition(".")[2], ours)

@@ -15,9 +15,9 @@ DEFAULT_WORLD_SIZE = min(4, max(2, torch.cuda.device_count())) if TEST_WITH_ROCM
 
 
 def requires_world_size(n: int) -> Decorator:
-    """Ask for n ranks. A test on GPUs is skipped unless there are as many; one on CPUs is not.
+    """Ask for n ranks. A test on GPUs is skipped unless there are n GPUs; a test on CPUs is not.
 
-    A case says which it is by its `device_type` or its backend. One that says neither counts as a test on GPUs where
+    The `device_type` or the backend of a case decides which it is. A case with neither counts as a test on GPUs if
     there are any.
     """
 
@@ -40,7 +40,7 @@ def _needs_gpus(case: Any, *, default: bool) -> bool:
         value = getattr(case, name, None)
         try:
             value = value() if callable(value) else value
-        except TypeError:  # it wants to know more: a device, for example
+        except TypeError:  # it needs more arguments, such as a device
             continue
         if isinstance(value, str):
             return value.partition(":")[0] not in ("cpu", "gloo", "mpi", "phalanx", "threaded", "fake")

@@ -1,6 +1,6 @@
-"""The folder that builds are kept in.
+"""The folder of finished builds.
 
-Programs load what lies there, so no other user may be able to write to it.
+Programs load these libraries, so no other user may be able to write to the folder.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _QUIET_S = 0.5
 
 
 def cached_builds() -> Path | None:
-    """Return the user's folder of builds; None when it can't be known."""
+    """Return the user's folder of builds; None if it can't be determined."""
     return private_folders.cached(_KIND)
 
 
 def open_builds() -> Path:
-    """Return a folder builds can be written to, ours alone.
+    """Return a private folder that builds can be written to.
 
     Raises:
         BuildError: There is none.
@@ -50,10 +50,10 @@ def open_builds() -> Path:
 
 
 def check_trust(library: Path) -> None:
-    """Make sure that nobody else can have changed a library.
+    """Make sure that no other user can have changed a library.
 
     Raises:
-        BuildError: Somebody could.
+        BuildError: Another user could.
     """
     builds = library.parent.parent
     problems = [
@@ -70,7 +70,7 @@ def check_trust(library: Path) -> None:
 
 @contextlib.contextmanager
 def only_builder(folder: Path, name: str, progress: Progress, timeout_s: float = WAIT_TIMEOUT_S) -> Iterator[None]:
-    """Be the only process that builds this; wait for another one to finish.
+    """Lock this build for this process; if another process builds it, wait until that one has finished.
 
     Raises:
         BuildError: It did not finish in time.
@@ -103,13 +103,13 @@ def _try_to_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # a file system without locks: two may build, and the last one's library stays
+        return True  # the file system has no locks: two processes may build, and the later library stays
     return True
 
 
 @contextlib.contextmanager
 def unfinished_build(folder: Path) -> Iterator[Path]:
-    """Give a folder to build in; what is still in it at the end goes."""
+    """Yield a folder to build in, and remove it at the end if it is still there."""
     path = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
     try:
         yield path
@@ -118,8 +118,8 @@ def unfinished_build(folder: Path) -> Iterator[Path]:
 
 
 def put_in_place(unfinished: Path, build: Path) -> None:
-    """Make a finished folder the build, at once; one that is there goes."""
-    with contextlib.suppress(OSError):  # there is none, or it is another process's by now
+    """Move a finished folder to the place of the build in one step, and remove an older one."""
+    with contextlib.suppress(OSError):  # there is none, or another process has removed it
         os.replace(build, unfinished.with_name(f"{unfinished.name}-old"))
     os.rename(unfinished, build)
     shutil.rmtree(unfinished.with_name(f"{unfinished.name}-old"), ignore_errors=True)
@@ -127,17 +127,17 @@ def put_in_place(unfinished: Path, build: Path) -> None:
 
 def note_use(build: Path) -> None:
     """Note that a build is in use, so that it is not removed as an old one."""
-    with contextlib.suppress(OSError):  # a folder that others have prepared
+    with contextlib.suppress(OSError):  # the folder belongs to another user, who has prepared it
         os.utime(build)
 
 
 def list_builds(folder: Path) -> list[Path]:
-    """Return the builds there are, the last used first."""
+    """Return all builds, the most recently used first."""
     return sorted((path.parent for path in folder.glob(f"[!.]*/{LIBRARY}")), key=_age_s)
 
 
 def remove_old(folder: Path) -> None:
-    """Remove the builds that were used least lately, and what builders have left that were killed."""
+    """Remove the least recently used builds, and the folders of builds that were killed."""
     abandoned = [path for path in folder.glob(f"{_UNFINISHED}*") if _age_s(path) > _FORGOTTEN_S]
     for path in [*list_builds(folder)[_KEPT:], *abandoned]:
         shutil.rmtree(path, ignore_errors=True)

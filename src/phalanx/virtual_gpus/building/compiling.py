@@ -31,8 +31,8 @@ class Compiler:
     """A compiler that can be started.
 
     Attributes:
-        command: How it is called.
-        version: The first line of what it says about itself, or "".
+        command: The command that starts it.
+        version: The first line that it prints for --version, or "".
     """
 
     command: tuple[str, ...]
@@ -66,7 +66,7 @@ def find_compiler() -> Compiler:
 def _split(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
-    except ValueError:  # a quote without its other half
+    except ValueError:  # an unclosed quote
         return ()
 
 
@@ -91,10 +91,10 @@ def compile_library(recipe: Recipe, compiler: Compiler, output: Path, log: Path,
 
     Args:
         recipe: What to build.
-        compiler: With what.
+        compiler: The compiler to use.
         output: The library to write.
-        log: File for what the compiler says.
-        progress: Where to say that it goes on.
+        log: A file for the compiler's output.
+        progress: Shows how long the build has run.
 
     Raises:
         BuildError: The compiler failed, or took too long.
@@ -151,7 +151,7 @@ def _explain(code: int, compiler: Compiler, log: Path) -> BuildError:
 
 
 def _most_telling(said: list[str]) -> list[str]:
-    """Return the errors, or else the last lines: a compiler's notes about templates run into thousands."""
+    """Return the errors, or else the last lines: a compiler may print thousands of notes about templates."""
     errors = [line for line in said if "error:" in line or "undefined reference" in line]
     lines = errors[:_LINES_SHOWN] if errors else said[-_LINES_SHOWN:]
     return [line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..." for line in lines]

@@ -1,4 +1,4 @@
-"""Find the library of virtual devices, or build it: the first process does, others wait for it."""
+"""Find the library of virtual devices, or build it. The first process builds it; others wait for that."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from phalanx.virtual_gpus.building.recipe import SOURCES, Recipe, check_headers,
 
 
 def built_library(progress: Progress | None = None, sources: Path = SOURCES) -> Path:
-    """Return the library for the torch of this process, which it can load; build it if need be.
+    """Return the library for the torch of this process; build it if there is none.
 
     Args:
-        progress: Where to say what is going on; a line on standard error when not given.
+        progress: Shows what is going on; by default in a line on standard error.
         sources: Folder with the sources.
 
     Raises:
@@ -41,10 +41,10 @@ def built_library(progress: Progress | None = None, sources: Path = SOURCES) -> 
 
 
 def find_builds(sources: Path = SOURCES) -> tuple[Path | None, list[Path]]:
-    """Return the library for the torch of this process, if it is built, and the builds for others, last used first.
+    """Return the library for this process's torch, if it is built, and all other builds, the last used first.
 
     Raises:
-        BuildError: Somebody else can have changed it.
+        BuildError: Another user could have changed it.
     """
     recipe = make_recipe(sources)
     builds = [build for folder in _places() for build in cache.list_builds(folder)]
@@ -52,7 +52,7 @@ def find_builds(sources: Path = SOURCES) -> tuple[Path | None, list[Path]]:
 
 
 def _places() -> Iterator[Path]:
-    """Go through where builds may lie: the user's folder, though it may be read-only, and the one to build in."""
+    """Yield the folders that may have builds: the user's folder, which may be read-only, and the one to build in."""
     own = cache.cached_builds()
     if own is not None:
         yield own
@@ -74,7 +74,7 @@ def _build(recipe: Recipe, progress: Progress) -> Path:
     folder = cache.open_builds()
     library = folder / recipe.name / cache.LIBRARY
     with cache.only_builder(folder, recipe.name, progress):
-        if not _is_usable(library):  # else another process has built it meanwhile
+        if not _is_usable(library):  # if it is usable, another process has built it meanwhile
             elapsed_s = _compile_into(folder, recipe, progress)
             progress.end(f"the virtual devices are built ({elapsed_s:.0f} s) and kept in {library.parent}")
             problem = _load_problem(library)
@@ -102,7 +102,7 @@ def _compile_into(folder: Path, recipe: Recipe, progress: Progress) -> float:
 
 
 def _with_log(error: BuildError, log: Path, kept: Path) -> BuildError:
-    with contextlib.suppress(OSError):  # no space: the error has said so
+    with contextlib.suppress(OSError):  # no space left: the raised error says so
         shutil.copyfile(log, kept)
     complete = BuildError(f"{error}\n  log      {kept}")
     complete.log = str(kept)
@@ -117,7 +117,7 @@ def _is_usable(library: Path) -> bool:
 
 
 def _load_problem(library: Path) -> str:
-    """Load a library and return why it can't be."""
+    """Load a library; return why that fails, or ""."""
     try:
         ctypes.CDLL(str(library))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the user sees of a build: one line that counts seconds on a terminal, a line at either end elsewhere."""
+"""What the user sees of a build: on a terminal a line that counts seconds, elsewhere a first and a last line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Progress:
         self._shown = ""
 
     def show(self, text: str, elapsed_s: float) -> None:
-        """Say what is going on, and for how long."""
+        """Show what is going on, and for how long."""
         if self._out().isatty():
             self._write(f"\r\x1b[Kphalanx: {text} ({elapsed_s:.0f} s)")
         elif text != self._shown:
@@ -22,7 +22,7 @@ class Progress:
         self._shown = text
 
     def end(self, text: str = "") -> None:
-        """Take the line away, and leave what remains to be said."""
+        """Remove the line, and print a last text."""
         if self._shown and self._out().isatty():
             self._write("\r\x1b[K")
         if text:

@@ -1,6 +1,6 @@
-"""What is built, from what and how: two processes with the same recipe can share a library.
+"""The sources, the flags and the name of a build. Two processes with the same recipe can share a library.
 
-The compiler is no part of it. A library is to be found where there is no compiler any more, and without starting one.
+The compiler does not belong to the recipe: a process must find a finished library without a compiler.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from phalanx.errors import BuildError
 SOURCES = Path(__file__).parent.parent / "native"
 MAIN_SOURCE = "core.cpp"
 _TYPES = (".cpp", ".hpp")
-# Half of the compiler's time would go into optimising torch's headers; operations run in torch's own kernels.
+# With -O2, optimising torch's headers would double the build time, and operations run in torch's own kernels anyway.
 _OPTIONS = ("-std=c++20", "-O1", "-g0", "-DNDEBUG", "-fPIC", "-shared")
-# The C++ library is the one torch has loaded: exceptions go from one to the other. Some compilers would link a second
-# one into ours.
+# Use the C++ standard library that torch has loaded, because exceptions pass between torch and ours. Some compilers
+# would link a second one.
 _LIBRARIES = ("-ltorch_cpu", "-lc10", "-nodefaultlibs", "-lc", "-lm", "-lgcc")
 
 
@@ -31,7 +31,7 @@ class Recipe:
 
     Attributes:
         sources: Folder with the sources.
-        name: Tells it from every other: the version of torch, and a digest of all that matters.
+        name: The unique name of the build: the version of torch, and a digest of everything that matters.
     """
 
     sources: Path
@@ -54,7 +54,7 @@ class Recipe:
 
 
 def make_recipe(sources: Path = SOURCES) -> Recipe:
-    """Write the recipe for these sources and the torch of this process.
+    """Return the recipe for these sources and the torch of this process.
 
     Raises:
         BuildError: The sources are missing.

@@ -1,4 +1,4 @@
-// One kernel for every operation of torch: run the CPU's on the same memory.
+// One kernel for every operation of torch: it runs the CPU kernel on the same memory.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,7 +13,7 @@
 
 namespace phalanx::devices {
 
-// What has to be known of an operation, found out when it is registered.
+// What the kernel has to know about an operation, found out when it is registered.
 struct OperationFacts {
   int generator_at = -1;        // which argument is a generator
   bool changes_arguments = false;
@@ -81,7 +81,7 @@ class AnyOperation final : public c10::OperatorKernel {
     if (view.device() && view.has_cpu_tensor())
       TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", *view.device(),
                   " and cpu! (when checking argument in method ", schema.name(), ")");
-    // A generator of a device alone brings a CPU's operation here.
+    // If only a generator is on a device, an operation on CPU tensors comes here too.
     const Device device = target               ? *target
                           : view.device()      ? *view.device()
                           : view.is_all_on_cpu() ? Device(c10::kCPU)
@@ -96,7 +96,7 @@ class AnyOperation final : public c10::OperatorKernel {
   }
 
  private:
-  // Through the fallback come operations of any library: each is looked at once.
+  // The fallback gets operations of any library; each is analysed once.
   static OperationFacts facts_of_unknown(const c10::OperatorHandle& operation) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         operation.hasComputedKernelForDispatchKey(DispatchKey::CPU) ||

@@ -1,4 +1,4 @@
-// The profiler's record of a collective, as torch's own engines leave one: "record_param_comms", with what was moved.
+// The profiler's record of a collective, as torch's own backends make it: "record_param_comms", with the data it moved.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -21,7 +21,7 @@ struct CommsFacts {
   bool is_message = false, is_async = false;
 };
 
-// Under way from its making to its end, both on one thread.
+// The record lasts from the constructor to the destructor, both on one thread.
 class CommsRecord {
  public:
   CommsRecord(const CommsFacts& facts, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs)
@@ -65,7 +65,7 @@ class CommsRecord {
     return make<Info>(facts, count(inputs), count(outputs), type);
   }
 
-  // Whether it is asynchronous, and the sequence number, came with later versions of torch.
+  // Only later versions of torch have the sequence number, and whether it is asynchronous.
   template <typename Made>
   static std::shared_ptr<Made> make(const CommsFacts& facts, std::int64_t num_in, std::int64_t num_out, at::ScalarType type) {
     using Group = std::tuple<std::string, std::string>;

@@ -16,7 +16,7 @@ struct DdpTimer final : c10d::Timer {
 };
 
 inline void register_ddp_timer() {
-  // In a build for GPUs there is one already, which asks the GPU: ours is preferred.
+  // A torch built for GPUs has one already, which asks the GPU. Ours has the higher priority.
   c10d::TimerRegistry()->Register(
       face.type, [](Device) -> std::unique_ptr<c10d::Timer> { return std::make_unique<DdpTimer>(); }, c10::REGISTRY_PREFERRED);
 }

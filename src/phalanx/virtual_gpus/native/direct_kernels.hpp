@@ -1,4 +1,4 @@
-// The operations that are about the device itself: memory, views, copies, reading a value.
+// The operations that concern the device itself: memory, views, copies, reading a value.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
@@ -62,7 +62,7 @@ inline const Tensor& resize_(const Tensor& self, IntArrayRef sizes, OptionalForm
   return self;
 }
 
-// False: CUDA's copy goes by a temporary of pageable memory on the host's side.
+// False: CUDA copies through a temporary tensor in pageable memory on the host.
 inline bool is_copied_directly(const Tensor& target, const Tensor& source) {
   const bool is_same_type = target.scalar_type() == source.scalar_type();
   if (is_same_type && target.sizes() == source.sizes() && target.strides() == source.strides() &&
@@ -90,8 +90,8 @@ inline void watch_copy(const Tensor& target, const Tensor& source, bool is_non_b
   }
 }
 
-// A copy is ordered behind the current streams of both devices. Between host and device it is over when it returns,
-// unless the caller asked for less.
+// A copy runs after the current streams of both devices. Between host and device it is complete when it returns, unless
+// it is non-blocking.
 inline Tensor& copy_(Tensor& target, const Tensor& source, bool is_non_blocking) {
   HostView view("aten::copy_", HostView::Devices::kAny);
   const Tensor host_target = view.to_host(target), host_source = view.to_host(source);
@@ -124,7 +124,7 @@ inline Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
   return copy_from(source, target, false);
 }
 
-// Between lists that may be on several devices, as an optimizer that keeps its state elsewhere asks for it.
+// The lists may be on several devices, as for an optimizer that keeps its state on another device.
 inline void foreach_copy_(at::TensorList targets, at::TensorList sources, bool is_non_blocking) {
   TORCH_CHECK(targets.size() == sources.size(), "Tensor lists must have the same number of tensors, got ", targets.size(), " and ",
               sources.size());

@@ -1,5 +1,5 @@
-// Memory of devices from a CUDA driver, instead of the CPU's allocator: other processes can open it then, as they can that
-// of a GPU. For a driver whose memory the host can use: a simulated one, for tests of what ranks do on real GPUs.
+// Device memory from a CUDA driver instead of the CPU's allocator, so that other processes can open it, as with a GPU.
+// The host must be able to use this memory: it is for a simulated driver, in tests of ranks on real GPUs.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -18,8 +18,8 @@
 
 namespace phalanx::devices {
 
-// Blocks of powers of two, several in one allocation of the driver, as torch's allocator for GPUs has them. A block goes
-// back to be used again; nothing goes back to the driver. Threads may share it.
+// Blocks whose sizes are powers of two, several in one allocation of the driver, as in torch's allocator for GPUs. A
+// freed block is used again; nothing is returned to the driver. Threads may share it.
 class DriverMemory {
  public:
   explicit DriverMemory(const char* path) : library_(dlopen(path, RTLD_NOW)) {

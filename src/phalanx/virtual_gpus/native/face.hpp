@@ -1,4 +1,4 @@
-// Which devices there are: how many, under which name torch knows them, and which one is a thread's current one.
+// The devices: how many there are, what torch calls them, and which one is current in a thread.
 #pragma once
 
 #include <ATen/ATen.h>

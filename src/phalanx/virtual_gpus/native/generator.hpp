@@ -1,7 +1,8 @@
 // Random numbers of a device: its state is a seed and an offset, as on a GPU.
 //
-// Every operation that draws gets a generator of the CPU, seeded from both, and the offset moves on. So the same seed
-// gives the same numbers on every device, whatever the CPU's own generator does. They are not the numbers a GPU draws.
+// Every operation that draws random numbers gets a CPU generator, seeded from both, and increases the offset. So the
+// same seed gives the same numbers on every device, whatever the CPU's own generator does. A GPU would draw other
+// numbers.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -46,7 +47,7 @@ class DeviceGenerator final : public c10::GeneratorImpl {
     return state.getIntrusivePtr();
   }
 
-  // States handed around without a copy, as compiled code does: who takes one over draws from the same numbers.
+  // Compiled code passes states without a copy: generators with the same state draw from the same sequence.
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
     auto sharing = c10::make_intrusive<DeviceGenerator>(device().index());
     sharing->state_ = state_;
@@ -58,7 +59,7 @@ class DeviceGenerator final : public c10::GeneratorImpl {
     state_ = other->state_;
   }
 
-  // A generator of the CPU for one operation.
+  // Returns a CPU generator for one operation.
   at::Generator draw() {
     std::lock_guard guard(mutex_);
     const std::uint64_t mixed = mix(state_->seed + 0x9E3779B97F4A7C15ull * (state_->offset + 1));
@@ -100,7 +101,7 @@ inline const at::Generator& default_generator(DeviceIndex device) {
   return all.at(static_cast<std::size_t>(device < 0 ? current_device : checked_index(device)));
 }
 
-// Lets Python get hold of the default generators themselves, through torch.Generator(device=...).
+// Lets torch.Generator(device=...) in Python return the default generators themselves.
 inline thread_local bool are_generators_exposed = false;
 
 inline at::Generator new_generator(DeviceIndex device) {

@@ -1,11 +1,11 @@
-// Small operations that torch has for GPUs only, and programs for GPUs use: composed from other operations.
+// Small operations that torch has only for GPUs, composed from other operations.
 #pragma once
 
 #include "recurrent_cells.hpp"
 
 namespace phalanx::devices::kernels {
 
-// No library of a GPU's maker takes part.
+// There is neither cuDNN nor MIOpen.
 inline bool never_ctc(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, std::int64_t) { return false; }
 inline bool never_ctc_tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) { return false; }
 
@@ -21,7 +21,7 @@ inline Tensor baddbmm(const Tensor& self, const Tensor& a, const Tensor& b, at::
   return at::baddbmm(self.to(type), a.to(type), b.to(type), beta, alpha);
 }
 
-// The CPU's own would draw from the CPU's generator.
+// The CPU kernel would draw from the CPU's generator.
 inline std::tuple<Tensor, Tensor> dropout(const Tensor& input, double probability, std::optional<bool> is_training) {
   if (!is_training.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   const double kept = 1 - probability;
@@ -29,7 +29,7 @@ inline std::tuple<Tensor, Tensor> dropout(const Tensor& input, double probabilit
   return {input.mul(mask).mul_(kept == 0 ? 0.0 : 1 / kept), mask};
 }
 
-// Has transformers take the path without nested tensors.
+// Makes transformers take the path without nested tensors.
 inline bool never_left_aligned(const Tensor&, const Tensor&) { return false; }
 
 inline Tensor masked_scale(const Tensor& self, const Tensor& mask, double scale) { return self * mask * scale; }

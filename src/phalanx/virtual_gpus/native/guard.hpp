@@ -1,4 +1,4 @@
-// What torch asks about devices, streams and events, from C++ and through torch.accelerator, torch.Stream and torch.Event.
+// torch's interface to devices, streams and events, for C++ and for torch.accelerator, torch.Stream and torch.Event.
 #pragma once
 
 #if __has_include(<c10/core/DeviceCapability.h>)
@@ -58,7 +58,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const Stream& stream) const override {
     if (now_s() < streams.busy_until(checked(stream).device_index(), stream.id())) return false;
-    races::host_waits_for_stream(key_of(stream));  // who has seen it done may rely on it
+    races::host_waits_for_stream(key_of(stream));  // the caller now knows that the stream is done
     return true;
   }
   void synchronizeStream(const Stream& stream) const override {
@@ -118,7 +118,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static Stream make(DeviceIndex device, StreamId stream) {
     return Stream(Stream::UNSAFE, face.device(device), stream);
   }
-  // Streams can be named by numbers, and numbers can be wrong.
+  // Callers may give a stream by its number, which may be wrong.
   static const Stream& checked(const Stream& stream) {
     TORCH_CHECK(stream.device_index() >= 0, "a stream needs a device");
     checked_index(stream.device_index());

@@ -1,4 +1,4 @@
-// What operations of a GPU do although their schema does not say so: they let the host wait, or write statistics.
+// Effects of GPU operations that their schema does not show: the host waits, or they write statistics.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -10,7 +10,7 @@
 
 namespace phalanx::devices {
 
-// Found out when an operation is registered, asked with the arguments of each call.
+// Made when an operation is registered, and asked with the arguments of each call.
 class HiddenEffects {
  public:
   HiddenEffects() = default;
@@ -33,7 +33,7 @@ class HiddenEffects {
     }
   }
 
-  // The host needs a value of the device to go on, so it waits for the current stream.
+  // Whether the host needs a value of the device to continue, so that it waits for the current stream.
   bool is_waited_for(const c10::IValue* arguments) const {
     switch (waits_) {
       case Waits::kNever: return false;
@@ -45,7 +45,7 @@ class HiddenEffects {
     return false;
   }
 
-  // The running mean and variance of a batch norm.
+  // True for the running mean and variance of a batch norm.
   bool is_written(std::size_t at, const c10::IValue* arguments) const {
     if (first_statistic_ < 0 || (static_cast<int>(at) != first_statistic_ && static_cast<int>(at) != first_statistic_ + 1))
       return false;
@@ -61,7 +61,7 @@ class HiddenEffects {
 
   static bool is_mask(const at::Tensor& index) { return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte; }
 
-  // The true ones of a mask are counted on the host; indices of the CPU are copied first.
+  // The host counts the true elements of a mask; indices on the CPU are copied first.
   static bool are_counted(const c10::IValue& indices) {
     const auto is_one = [](const std::optional<at::Tensor>& index) {
       return index && index->defined() && (is_mask(*index) || index->device().is_cpu());
@@ -70,7 +70,7 @@ class HiddenEffects {
     return std::any_of(all.begin(), all.end(), is_one);
   }
 
-  // x[mask] = 1 counts nothing.
+  // x[mask] = 1 needs no count.
   static bool is_masked_fill(const c10::IValue* arguments) {
     const at::Tensor& values = arguments[2].toTensor();
     if (values.numel() != 1 || !values.device().is_cpu() || arguments[3].toBool()) return false;

@@ -1,4 +1,4 @@
-// What torch asks about a kind of device as a whole, under either name.
+// torch's interface to a device type as a whole, for both faces.
 #pragma once
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -11,7 +11,7 @@
 
 namespace phalanx::devices {
 
-// Both interfaces have these questions in common.
+// The methods that both interfaces have.
 template <typename Interface>
 struct CommonHooks : Interface {
   void init() const override {}
@@ -52,7 +52,7 @@ struct CudaHooks final : CommonHooks<at::CUDAHooksInterface> {
   void deviceSynchronize(DeviceIndex device) const override { Guard().synchronizeDevice(device); }
 };
 
-// Which device a pointer belongs to: the one whose block contains it.
+// Find the device of a pointer: the one with the block that contains it.
 template <typename Interface>
 at::Device CommonHooks<Interface>::getDeviceFromPtr(void* pointer) const {
   DeviceIndex found = -1;

@@ -1,4 +1,4 @@
-// The arguments of one operation as tensors of the CPU over the same memory, and its results back on the device.
+// The arguments of one operation as CPU tensors over the same memory, and its results as device tensors.
 //
 // Nothing is copied. A result that is one of the arguments (in place, out=) becomes that argument again; one that shares
 // an argument's memory becomes a view of it; any other is memory the CPU kernel has allocated, now owned by the device.
@@ -37,7 +37,7 @@ inline at::SparseCsrTensorImpl* compressed_parts(const Tensor& tensor) {
   return static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 
-// The same tensor, from parts on another device.
+// The same sparse tensor, made from parts on another device.
 template <typename Move>
 Tensor make_compressed(const Tensor& like, DispatchKey key, Device device, Move move) {
   auto* parts = compressed_parts(like);
@@ -61,14 +61,14 @@ inline Tensor rebased(const Tensor& tensor, StoragePtr storage, DispatchKey key)
 
 class HostView {
  public:
-  // Operations that take tensors of several devices say so.
+  // Whether an operation may take tensors of several devices.
   enum class Devices { kOne, kAny };
 
-  // Which tensors of the CPU may meet a device's: any, those without dimensions, none.
+  // Which CPU tensors an operation may take beside device tensors: any, those without dimensions, none.
   enum class OnCpu { kAllowed, kNumbers, kNever };
 
-  // Where arguments may be resized, the operation gets storages of its own over their memory: when it fails half-way, the
-  // arguments are as they were.
+  // If arguments may be resized, the operation gets its own storages over their memory. So if it fails half-way, the
+  // arguments are unchanged.
   HostView(const char* operation, Devices devices, bool may_resize = false)
       : operation_(operation), devices_(devices), may_resize_(may_resize) {}
 
@@ -77,7 +77,7 @@ class HostView {
   // The device of the arguments seen so far.
   const std::optional<Device>& device() const { return device_; }
 
-  // A tensor of the CPU that must not meet a device's.
+  // Whether there is a CPU tensor that is not allowed beside device tensors.
   bool has_cpu_tensor() const { return has_cpu_tensor_; }
   bool is_first_on_cpu() const { return is_first_on_cpu_; }
   bool is_all_on_cpu() const { return has_seen_cpu_ && !device_; }
@@ -132,7 +132,7 @@ class HostView {
     return tensor;
   }
 
-  // After an operation that may have resized or laid out its arguments anew.
+  // Call it after an operation that may have resized its arguments or changed their strides.
   void write_back() {
     for (std::size_t i = 0, count = storages_.size(); i < count; ++i) write_back_storage(*storages_[i].first, storages_[i].second);
     for (std::size_t i = 0, count = tensors_.size(); i < count; ++i) {
@@ -170,7 +170,7 @@ class HostView {
     return host;
   }
 
-  // Over memory that is not one of our blocks.
+  // A CPU storage over memory that is not one of our blocks.
   static StoragePtr borrowed(StorageImpl* storage) {
     auto* kept = new StoragePtr(StoragePtr::reclaim_copy(storage));
     DataPtr data(storage->mutable_data(), kept, [](void* context) { delete static_cast<StoragePtr*>(context); }, c10::kCPU);

@@ -1,4 +1,4 @@
-// Kernels written for devices themselves, and their names: all other operations get the one kernel for all.
+// Kernels that are written for virtual devices, and their names. All other operations share one kernel.
 #pragma once
 
 #include <torch/library.h>

@@ -28,7 +28,7 @@ inline std::size_t rounded(std::size_t size_bytes) { return (size_bytes + kRound
 
 struct Block {
   DeviceIndex device;
-  StreamId stream;  // the one that was current
+  StreamId stream;  // the stream that was current
   std::size_t size_bytes;
   StoragePtr host;
   const void* start;  // of its memory; an operation may give the host's storage other memory
@@ -38,7 +38,7 @@ struct Block {
 // Threads may share it.
 class DeviceMemory {
  public:
-  // Throws torch's OutOfMemoryError when the device is full.
+  // Throws torch's OutOfMemoryError if the device is full.
   void check_room(std::size_t size_bytes, DeviceIndex device) {
     std::lock_guard guard(lock_);
     require_room(size_bytes, device);
@@ -166,7 +166,7 @@ inline void start_autograd_threads_once() {
   std::call_once(once, &start_autograd_threads);
 }
 
-// Count host memory against a device, from now until the returned pointer is let go.
+// Count host memory as memory of a device until the returned pointer is released.
 inline DataPtr own(DeviceIndex device, StoragePtr host) {
   start_autograd_threads_once();
   const std::size_t size_bytes = host->nbytes();
@@ -185,7 +185,8 @@ inline StoragePtr host_storage(std::size_t size_bytes) {
   return c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(), size_bytes, std::move(data), allocator, true);
 }
 
-// The CPU's allocator, for operations of a device: what they allocate must have room there. Anybody else is let through.
+// The CPU's allocator during operations of a device: their memory must fit into the device. Other callers have no
+// limit.
 inline thread_local DeviceIndex allocating_for = -1;
 
 class AllocatingFor {
@@ -239,7 +240,7 @@ inline Block* block_of(const StorageImpl& storage) {
   return data.get_deleter() == &free_block ? static_cast<Block*>(data.get_context()) : nullptr;
 }
 
-// What fits is copied, on the current stream.
+// The contents that fit are copied, on the current stream.
 inline void resize_storage(StorageImpl& storage, std::size_t size_bytes) {
   const DeviceIndex device = storage.device().index();
   const races::Operation one_line;

@@ -1,4 +1,4 @@
-// Work that goes on beside the streams: collectives under way. Whoever synchronizes a device waits for them too.
+// Collectives that run outside the streams. Synchronizing a device waits for them too.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace phalanx::devices {
 
-// Python's function that waits; it takes the interpreter's lock itself.
+// Python's function that waits; it takes the GIL itself.
 using WaitForPending = void (*)(int device);
 
 inline std::atomic<WaitForPending> wait_for_pending{nullptr};

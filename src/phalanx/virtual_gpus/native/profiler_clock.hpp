@@ -1,4 +1,4 @@
-// What torch's profilers ask a device for: marks in its time. Without it they complain at every operation.
+// Time marks of a device for torch's profilers, which otherwise warn at every operation.
 #pragma once
 
 #include <c10/util/ApproximateClock.h>

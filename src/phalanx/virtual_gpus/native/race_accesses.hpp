@@ -1,4 +1,4 @@
-// What an operation reads and writes, told to the race detector. Nothing is collected while it is off.
+// Report to the race detector what an operation reads and writes. Nothing is collected while it is off.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -25,14 +25,14 @@ class RaceAccesses {
     if (is_on_) collect(tensor, is_write);
   }
 
-  // Throws where the detector is asked to.
+  // Throws if the detector raises races.
   void launch(const char* operation) {
     if (!is_on_) return;
     races::Operation::name = operation;
     if (!accesses_.empty()) races::launch(current_stream_key(device_), accesses_, operation);
   }
 
-  // The results an operation has made are written by it.
+  // Report the results of an operation as written by it.
   void launch_results(const torch::jit::Stack& stack, std::size_t count, const char* operation) {
     if (!is_on_) return;
     accesses_.clear();
@@ -61,7 +61,7 @@ class RaceAccesses {
     }
   }
 
-  races::Operation scope_;  // one look at the source line for all that belongs to it
+  races::Operation scope_;  // the source line is looked up once for all accesses of an operation
   bool is_on_;
   DeviceIndex device_ = 0;
   c10::SmallVector<races::Access, 6> accesses_;

@@ -1,16 +1,16 @@
-// The race detector of virtual devices: which accesses of streams to memory are not ordered, though they ran in a good order.
+// The race detector of virtual devices: it finds accesses of streams to memory that nothing orders.
 //
-// Operations of virtual devices run one after the other, so a missing wait never shows in the data. Here each launch, wait,
-// allocation and copy is written down; two accesses to the same bytes, one of them a write, must be ordered by streams,
-// events or the host. Threads may share all of it. Off, every function is one relaxed load. Call without holding a lock:
-// the caller's line is looked up under the interpreter's, and functions that say so throw.
+// Operations of virtual devices run one after the other, so a missing wait never shows in the data. The detector
+// records each launch, wait, allocation and copy. Two accesses to the same bytes, one of them a write, must be ordered
+// by streams, events or the host. Threads may share all of it. If it is off, every function is one relaxed load. Call
+// these functions without holding a lock: they take the GIL to look up the caller's line, and those marked so throw.
 #pragma once
 
 #include "races_telling.hpp"
 
 namespace phalanx::devices::races {
 
-// Do something with the detector.
+// Call a function with the detector, if it is on.
 template <typename Body>
 void note(Body body) {
   if (!is_on()) return;
@@ -18,8 +18,8 @@ void note(Body body) {
   body(*state.detector);
 }
 
-// Tell the races of an operation, then take it in. Telling throws where the operation is refused: it has not happened then,
-// and nothing that comes later is blamed for not waiting for it.
+// Report the races of an operation, then record it. If the report throws, the operation does not run and is not
+// recorded, so later operations need not wait for it.
 template <typename TakeIn>
 void look(const Launch& launch, TakeIn take_in) {
   std::vector<Report> reports;
@@ -41,7 +41,7 @@ inline void launch(StreamKey current, std::span<const Access> accesses, const ch
   look(one, [&](Detector& detector) { detector.take_in(one); });
 }
 
-// A copy from one device to another: ordered behind the current streams of both, and both go on behind it. Throws.
+// A copy from one device to another: it runs after the current streams of both, and both continue after it. Throws.
 inline void copy_between_devices(StreamKey source, StreamKey destination, std::span<const Access> accesses,
                                  const char* operation) {
   if (!is_on()) return;
@@ -50,14 +50,14 @@ inline void copy_between_devices(StreamKey source, StreamKey destination, std::s
   look(copy, [&](Detector& detector) { detector.take_in_copy_between_devices(copy); });
 }
 
-// True: host_touches() is worth calling.
+// If false, host_touches() need not be called.
 inline bool has_copies_in_flight() { return state.has_copies_in_flight.load(std::memory_order_relaxed); }
 
-// The CPU's copy by which the device's is done is not the host's.
+// The next copy on the CPU implements a device's copy, so it is not an access of the host.
 inline thread_local bool own_copy_follows = false;
 
-// A copy between device and host. Only pinned memory is left to the copy when the call returns; what comes from pageable
-// memory was taken away before, and what goes there has arrived. Throws.
+// A copy between device and host. Only with pinned memory may the copy still run when the call returns; a copy from or
+// to pageable memory is complete by then. Throws.
 inline void copy_with_host(StreamKey current, const Access& on_device, const Access& on_host, bool is_host_pinned,
                            bool is_non_blocking, const char* operation) {
   if (!is_on()) return;
@@ -73,7 +73,7 @@ inline void copy_with_host(StreamKey current, const Access& on_device, const Acc
   own_copy_follows = has_copies_in_flight();
 }
 
-// An operation of the CPU. Found races are raised by the next operation of a device: torch lets nobody throw here.
+// An operation of the CPU. The next operation of a device raises its races, because torch allows no exception here.
 inline void host_touches(std::span<const Access> accesses, const char* operation) {
   if (!is_on() || !has_copies_in_flight()) return;
   bool is_in_flight = false;
@@ -89,7 +89,7 @@ inline void host_touches(std::span<const Access> accesses, const char* operation
   keep_for_later(std::move(reports));
 }
 
-// A collective on the stream of its group, which a number stands for; returns its ticket. Throws.
+// A collective on the stream of its group, given by a number; returns its ticket. Throws.
 inline std::uint64_t begin_collective(StreamKey current, std::span<const Access> accesses, std::int64_t group_number,
                                       const char* operation) {
   if (!is_on()) return 0;
@@ -124,7 +124,7 @@ inline void host_waits_for_event(const void* event) {
   note([&](Detector& detector) { detector.host_waits_for_event(event); });
 }
 
-// From now on the memory belongs to the stream: for others it is as if that one had just written it.
+// The memory now belongs to the stream. For other streams, this counts as a write by that stream.
 inline void allocated(const void* block, std::size_t size_bytes, StreamKey current) {
   if (!is_on()) return;
   const Where where = find_where();
@@ -132,11 +132,11 @@ inline void allocated(const void* block, std::size_t size_bytes, StreamKey curre
   note([&](Detector& detector) { detector.allocated(block, size_bytes, current, name, where); });
 }
 
-// Of a device's memory, or of pinned memory.
+// The block is memory of a device, or pinned memory.
 inline void freed(const void* block) noexcept {
   if (!is_on()) return;
   Where where;
-  if (python.holds_lock()) where.place = python.caller();  // from anywhere else, waiting for that lock could be for ever
+  if (python.holds_lock()) where.place = python.caller();  // without the GIL, waiting for it could block for ever
   note([&](Detector& detector) { detector.freed(block, where); });
 }
 

@@ -1,7 +1,8 @@
-// What happened before what: a vector clock for each stream, each event and the host.
+// The order of events: a vector clock for each stream, each event and the host.
 //
-// Launches are numbered. A stream's clock says, for every stream, up to which launch of that one it has waited. All work is
-// launched by the host, so whatever the host has waited for lies before every later launch, of any thread.
+// Launches are numbered. A stream's clock holds, for every stream, the number of the last launch that it has waited
+// for. The host launches all work, so everything that the host has waited for is before every later launch, of any
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace phalanx::devices::races {
 
 struct StreamKey {
   int device = 0;
-  std::int64_t stream = 0;  // 0 is the default stream; below zero are those of collectives
+  std::int64_t stream = 0;  // 0 is the default stream; negative numbers are streams of collectives
   bool operator==(const StreamKey&) const = default;
 };
 
@@ -45,7 +46,7 @@ class Clock {
 // Not for several threads at a time.
 class Clocks {
  public:
-  // The number under which a stream stands in clocks.
+  // The index of a stream in clocks.
   std::size_t index_of(StreamKey key) {
     const auto [found, is_new] = indices_.try_emplace(key, streams_.size());
     if (is_new) streams_.push_back({key, {}, 0});
@@ -60,7 +61,7 @@ class Clocks {
     return num_launches_;
   }
 
-  // The clock of a stream, behind all the host has waited for.
+  // The clock of a stream, which includes all that the host has waited for.
   Clock& of(std::size_t stream) {
     Stream& wanted = streams_[stream];
     if (wanted.seen_of_host != host_changes_) {

@@ -10,7 +10,7 @@ class CopiesInFlight {
  public:
   bool is_empty() const { return blocks_.empty(); }
 
-  // Who copies the memory around an address; null: nobody.
+  // The copies that may touch this memory; null if there are none.
   const BlockHistory* find(const Footprint& footprint) const {
     auto after = blocks_.upper_bound(footprint.lo());
     if (footprint.is_empty() || after == blocks_.begin()) return nullptr;
@@ -27,7 +27,7 @@ class CopiesInFlight {
     block.latest_launch = touch.launch;
   }
 
-  // Forgets what the host has waited for. Walks through all only after the host has waited for something more.
+  // Removes copies that the host has waited for. It looks through them only if the host has waited since the last call.
   void forget_settled(const Clocks& clocks) {
     if (host_changes_seen_ == clocks.host_changes()) return;
     host_changes_seen_ = clocks.host_changes();
@@ -41,7 +41,7 @@ class CopiesInFlight {
   void freed(const void* start) { blocks_.erase(reinterpret_cast<std::uintptr_t>(start)); }
 
  private:
-  static constexpr std::size_t kMost = 1 << 10;  // rather miss something than grow without end
+  static constexpr std::size_t kMost = 1 << 10;  // a limit: the detector may miss races, but does not grow without end
 
   struct Block {
     BlockHistory history;
@@ -49,7 +49,7 @@ class CopiesInFlight {
     std::uint64_t latest_launch = 0;
   };
 
-  // Half of them at once: dropping them one by one would look for the oldest at each copy.
+  // Removes half of them at once: one by one, it would search for the oldest at each copy.
   void forget_older_half() {
     std::vector<std::uint64_t> launches;
     for (const auto& [start, block] : blocks_) launches.push_back(block.latest_launch);

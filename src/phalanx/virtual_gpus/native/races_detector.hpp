@@ -1,6 +1,6 @@
-// The detector: takes in what streams, the host and the allocator do, and finds what is not ordered.
+// The detector: it records what streams, the host and the allocator do, and finds accesses that are not ordered.
 //
-// Knows neither torch nor Python. Not for several threads at a time: races.hpp has the lock.
+// It uses neither torch nor Python. Not for several threads at a time: races.hpp has the lock.
 #pragma once
 
 #include <set>
@@ -12,12 +12,12 @@
 
 namespace phalanx::devices::races {
 
-// What is done is looked at first and taken in afterwards: an operation that is refused has not happened.
+// look() checks an operation and take_in() records it afterwards, so that a refused operation is not recorded.
 class Detector {
  public:
   using Reports = std::vector<Report>;
 
-  // What the operation would have to wait for.
+  // Returns the races: what the operation should have waited for.
   Reports look(const Launch& launch) {
     Reports reports;
     const Clock* clock = &clocks_.of(clocks_.index_of(launch.stream));
@@ -27,7 +27,7 @@ class Detector {
       joined.wait_for(clocks_.of(clocks_.index_of(*launch.behind)));
       clock = &joined;
     }
-    // Reads first: what is written as well is told as it was read.
+    // Reads come first: memory that is read and written is reported as read.
     for (const bool is_write : {false, true}) {
       for (const Access& access : launch.accesses) {
         if (access.is_write != is_write || access.lo == access.hi) continue;
@@ -60,7 +60,7 @@ class Detector {
     copies_.add(launch.on_host->block, launch.on_host->footprint(), touch, clocks_);
   }
 
-  // Between two devices: behind both current streams, and both go on behind it.
+  // The copy runs after both current streams, and both continue after it.
   static Launch copy_between_devices(StreamKey source, StreamKey destination, std::span<const Access> accesses,
                                      const std::string* operation, const Where& where) {
     return {source, accesses, operation, where, TouchKind::kOperation, destination};
@@ -70,7 +70,8 @@ class Detector {
     stream_waits(*copy.behind, clocks_.of(clocks_.index_of(copy.stream)));
   }
 
-  // Each group of ranks has a stream for its collectives; a few groups may share one. It begins behind the caller's.
+  // Each group of ranks has a stream for its collectives; groups may share one. A collective runs after the caller's
+  // stream.
   static Launch collective(StreamKey caller, std::span<const Access> accesses, std::int64_t group_number, const std::string* operation,
                            const Where& where) {
     return {{caller.device, -1 - group_number % kGroupStreams}, accesses, operation, where, TouchKind::kCollective, caller};
@@ -82,7 +83,7 @@ class Detector {
     for (const Access& access : collective.accesses)
       record_stream(access.block, collective.stream);  // a group keeps its tensors until it is done
     collectives_.emplace(++num_collectives_, clocks_.of(clocks_.index_of(collective.stream)));
-    if (collectives_.size() > kMostCollectives) {  // never waited for; from here on nobody is blamed for it
+    if (collectives_.size() > kMostCollectives) {  // it was never waited for; from now on, it causes no reports
       clocks_.host_waits_for(collectives_.begin()->second);
       collectives_.erase(collectives_.begin());
     }
@@ -94,7 +95,7 @@ class Detector {
     if (found != collectives_.end()) stream_waits(key, found->second);
   }
 
-  // An operation of the CPU on memory that copies may still be using.
+  // An operation of the CPU on memory that copies may still use.
   Reports host_touches(std::span<const Access> accesses, const std::string* operation, const Where& where) {
     Reports reports;
     for (const Access& access : accesses) {
@@ -108,7 +109,7 @@ class Detector {
     return reports;
   }
 
-  // From or to pinned memory.
+  // Copies from or to pinned memory.
   bool has_copies_in_flight() {
     copies_.forget_settled(clocks_);
     return !copies_.is_empty();
@@ -159,7 +160,7 @@ class Detector {
 
  private:
   struct Block {
-    std::optional<StreamKey> owner;  // the stream it was allocated on; none: before the detector was on
+    std::optional<StreamKey> owner;  // the stream it was allocated on; none if that was before the detector was on
     std::size_t size_bytes = 0;
     SiteId site = 0;
     std::set<std::size_t> recorded{};
@@ -229,7 +230,7 @@ class Detector {
     if (std::none_of(reports.begin(), reports.end(), is_same)) reports.push_back(std::move(made));
   }
 
-  // The block goes back to its owner's pool; of what others did to it, keep what the owner does not lie behind.
+  // The block returns to its owner's pool. Keep the accesses of other streams that the owner has not waited for.
   void keep_risks(const Block& block, const Where& where) {
     const std::size_t owner = clocks_.index_of(*block.owner);
     const Clock& clock = clocks_.of(owner);
@@ -263,7 +264,7 @@ class Detector {
     launches.emplace_back(launch, site);
   }
 
-  // The last launch of a stream up to the given one, if it is remembered.
+  // The last launch of a stream up to the given one, if it is still in the list.
   void find_launch(std::size_t stream, std::uint64_t up_to, Site& found) const {
     if (stream >= recent_.size()) return;
     const auto& launches = recent_[stream];

@@ -1,7 +1,8 @@
 // Which bytes a tensor touches, and whether two tensors have none in common.
 //
-// A strided tensor is runs of bytes repeated in levels: "4 bytes, 100 times, 400 bytes apart" is a column. Two of them are
-// proved disjoint by their remainders: whatever repeats every so many bytes never meets what stays in the gaps between.
+// A strided tensor consists of runs of bytes that repeat in levels: "4 bytes, 100 times, 400 bytes apart" is a column.
+// Two tensors that repeat with the same period are disjoint if their remainders are: one stays in the gaps of the
+// other.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +55,7 @@ class Footprint {
            std::equal(levels_.begin(), levels_.begin() + num_levels_, other.levels_.begin());
   }
 
-  // False also when it could not be proved: never when they really have a byte in common.
+  // May return false for disjoint footprints, but never true for footprints that have a byte in common.
   bool is_disjoint_from(const Footprint& other) const {
     if (hi() <= other.lo() || other.hi() <= lo()) return true;
     for (std::size_t cut = 0; cut <= num_levels_; ++cut)
@@ -71,14 +72,14 @@ class Footprint {
     bool operator==(const Level&) const = default;
   };
 
-  // Levels come with rising strides.
+  // Call it for levels in the order of rising strides.
   void add(const Level& level) {
     if (num_levels_ == 0 && level.stride <= extents_[0]) {
       extents_[0] += level.stride * (level.count - 1);  // no gap
       return;
     }
     if (num_levels_ > 0 && level.stride == levels_[num_levels_ - 1].stride * levels_[num_levels_ - 1].count) {
-      levels_[num_levels_ - 1].count *= level.count;  // goes on at the same pace
+      levels_[num_levels_ - 1].count *= level.count;  // continues with the same stride
       extents_[num_levels_] += level.stride * (level.count - 1);
       return;
     }
@@ -98,7 +99,8 @@ class Footprint {
     }
   }
 
-  // Take the levels below the cuts for solid. What is left repeats with strides whose common divisor is the period.
+  // Treat the levels below the cuts as solid. The rest repeats with strides whose greatest common divisor is the
+  // period.
   bool never_meets(std::size_t cut, const Footprint& other, std::size_t other_cut) const {
     std::int64_t period = 0;
     for (std::size_t at = cut; at < num_levels_; ++at) period = std::gcd(period, levels_[at].stride);
@@ -112,7 +114,7 @@ class Footprint {
   std::uintptr_t lo_;
   std::size_t num_levels_ = 0;
   std::array<Level, kMostLevels> levels_{};
-  std::array<std::int64_t, kMostLevels + 1> extents_{};  // from the first byte to the last one, of so many levels
+  std::array<std::int64_t, kMostLevels + 1> extents_{};  // from the first byte to the last, for each number of levels
 };
 
 }  // namespace phalanx::devices::races

@@ -1,4 +1,4 @@
-// Who touched a block of memory last: for each part of it the last write and the reads since.
+// The latest accesses to a block of memory: for each part of it the last write and the reads since.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace phalanx::devices::races {
 
-// Numbers of things kept elsewhere, so that a touch stays small (races_places.hpp).
+// Numbers of objects that are stored elsewhere (races_places.hpp), so that a Touch stays small.
 using SiteId = std::uint32_t;
 using TensorId = std::uint32_t;
 
-// Memory that belonged to another tensor before.
+// The earlier tensor of memory that is used again.
 struct FormerLife {
   SiteId allocated = 0, freed = 0;
 };
@@ -31,12 +31,12 @@ struct Touch {
   TensorId tensor = 0;
   TouchKind kind = TouchKind::kOperation;
   bool is_write = false;
-  std::shared_ptr<const Footprint> gaps{};          // null: it touches every byte of its part
-  std::shared_ptr<const FormerLife> former_life{};  // set: a touch of the tensor that had this memory before
+  std::shared_ptr<const Footprint> gaps{};          // null if it touches every byte of its part
+  std::shared_ptr<const FormerLife> former_life{};  // set if it is a touch of the tensor that had this memory before
 };
 
-// Touches of whole ranges are kept by range: a new one splits them where it begins and ends. Touches with gaps are few and
-// kept beside them.
+// Touches of whole ranges are stored by range; a new touch splits them where it begins and ends. Touches with gaps are
+// few and are stored separately.
 class BlockHistory {
  public:
   void take_in(const Footprint& footprint, Touch touch) {
@@ -49,15 +49,15 @@ class BlockHistory {
     }
   }
 
-  // Take in touches that count for the whole range, unchecked.
+  // Record touches of the whole range, without a check.
   void start_with(std::uintptr_t lo, std::uintptr_t hi, std::vector<Touch> touches) {
     parts_.clear();
     with_gaps_.clear();
     parts_.emplace(lo, Part{hi, std::move(touches)});
   }
 
-  // Calls conflict(earlier touch) for each touch the new one must be ordered behind, unless is_ordered(earlier touch). That
-  // is asked first: on one stream everything is ordered, and comparing bytes is dear.
+  // Calls conflict(earlier touch) for each touch that the new one must wait for, unless is_ordered(earlier touch). It
+  // checks the order first: on one stream everything is ordered, and comparing bytes is slow.
   template <typename IsOrdered, typename Conflict>
   void look(const Footprint& footprint, bool is_write, IsOrdered is_ordered, Conflict conflict) const {
     if (footprint.is_empty()) return;
@@ -84,7 +84,7 @@ class BlockHistory {
   std::size_t num_parts() const { return parts_.size() + with_gaps_.size(); }
 
  private:
-  // Rather miss something than grow without end.
+  // Limits: the history may miss races, but does not grow without end.
   static constexpr std::size_t kMostParts = 1 << 16, kMostWithGaps = 256;
 
   struct Part {
@@ -92,8 +92,8 @@ class BlockHistory {
     std::vector<Touch> touches;  // the last write, the latest read of each stream since, and the memory's former life
   };
 
-  // A write lies behind the reads since the last write, and they lie behind that: looking at the reads is enough. The
-  // memory's former life has an order of its own.
+  // Reads since the last write come after that write, so a new write needs to be compared only with these reads.
+  // Touches of the memory's former life are not ordered with them.
   template <typename Conflict>
   static void look_at(const std::vector<Touch>& touches, bool is_write, Conflict conflict) {
     const bool has_reads = std::any_of(touches.begin(), touches.end(), [](const Touch& earlier) {

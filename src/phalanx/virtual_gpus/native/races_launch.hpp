@@ -9,13 +9,13 @@
 
 namespace phalanx::devices::races {
 
-// What an operation touches.
+// Memory that an operation reads or writes.
 struct Access {
   const void* block = nullptr;    // the start of the storage's memory
   std::uintptr_t lo = 0, hi = 0;  // bytes, hi exclusive
   bool is_write = false;
   std::span<const std::int64_t> sizes{}, strides{};  // in items
-  std::uint32_t item_bytes = 0;                      // 0: everything from lo to hi
+  std::uint32_t item_bytes = 0;                      // 0 for all bytes from lo to hi
   const char* dtype = nullptr;
 
   Footprint footprint() const {
@@ -30,9 +30,9 @@ struct Launch {
   const std::string* operation = nullptr;
   const Where& where;
   TouchKind kind = TouchKind::kOperation;
-  std::optional<StreamKey> behind{};  // it begins behind this stream as well
-  const Access* on_host = nullptr;    // pinned memory it copies from or to
-  bool is_left_in_flight = false;     // nobody waits for that copy
+  std::optional<StreamKey> behind{};  // it waits for this stream as well
+  const Access* on_host = nullptr;    // the pinned memory that it copies from or to
+  bool is_left_in_flight = false;     // the copy may still run when the call returns
 };
 
 }  // namespace phalanx::devices::races

@@ -1,4 +1,4 @@
-// Where in the user's program something was done, kept as small numbers.
+// Lines of the user's program, stored as small numbers.
 #pragma once
 
 #include <cctype>
@@ -14,7 +14,7 @@
 
 namespace phalanx::devices::races {
 
-// Strings that live as long as the process, so a pointer says all. Threads may share it.
+// Strings that live as long as the process, so that a pointer identifies one. Threads may share it.
 class Names {
  public:
   const std::string* get(std::string_view name) {
@@ -22,7 +22,7 @@ class Names {
     return &*names_.emplace(name).first;
   }
 
-  // Around a fork.
+  // Call these around a fork.
   void lock() { lock_.lock(); }
   void unlock() { lock_.unlock(); }
 
@@ -48,14 +48,14 @@ struct ForwardNumber {
   bool is_known = false;
 };
 
-// What can be found out about the caller before the detector is locked.
+// What is known about the caller before the detector is locked.
 struct Where {
   Place place;
-  const std::string* backward_node = nullptr;  // its backward pass: the node
-  ForwardNumber forward;                       // its own number in forward; in backward, that of the node
+  const std::string* backward_node = nullptr;  // in the backward pass: the node
+  ForwardNumber forward;                       // its number in the forward pass; in the backward pass, that of the node
 };
 
-// One line doing one thing on one stream.
+// An operation of one line on one stream.
 struct Site {
   StreamKey stream;
   const std::string* operation = nullptr;
@@ -64,7 +64,7 @@ struct Site {
   Place forward;  // of the backward node
   bool operator==(const Site&) const = default;
 
-  // The line to show first: backward nodes run where no Python is, but stand for a line of the forward pass.
+  // The line to show first: backward nodes run outside Python, but belong to a line of the forward pass.
   const Place& line() const { return place.is_known() ? place : forward; }
 };
 
@@ -78,7 +78,7 @@ struct HashOfSite {
   }
 };
 
-// Number 0 is the unknown one. Not for several threads at a time.
+// Number 0 stands for an unknown object. Not for several threads at a time.
 template <typename Thing, typename Hash>
 class Numbered {
  public:
@@ -101,17 +101,17 @@ class Numbered {
 using Sites = Numbered<Site, HashOfSite>;
 using Tensors = Numbered<std::string, std::hash<std::string>>;  // "float32 (1024, 3)"
 
-// The lines of the latest operations of the forward pass. Old ones make room for new ones.
+// The lines of the latest operations of the forward pass. New ones replace old ones.
 class ForwardLines {
  public:
-  // Only the first operation under a number can be the one it was given to.
+  // Only the first operation with a number can be the one that has got it.
   void remember(const ForwardNumber& number, const std::string* operation, const Place& place) {
     Entry& kept = entry(number);
     if (kept.thread != number.thread || kept.sequence != number.sequence)
       kept = {number.thread, number.sequence, operation, place};
   }
 
-  // Numbers go to views as well, which are not seen here: the names tell whether it is the right one.
+  // Views get numbers too, but are not recorded here. So the names are compared, to find out whether the line is right.
   Place find(const ForwardNumber& number, const std::string& node) {
     const Entry& found = entry(number);
     const bool is_it = found.thread == number.thread && found.sequence == number.sequence && found.operation != nullptr;

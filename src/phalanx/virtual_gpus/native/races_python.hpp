@@ -1,6 +1,6 @@
-// What is asked of the Python interpreter around us, if there is one: the caller's line, and how to raise an exception.
+// Calls of the Python interpreter of this process, if there is one: find the caller's line, and raise an exception.
 //
-// Built without Python's headers: these functions have had the same form from 3.11 to 3.13.
+// It is built without Python's headers: these functions have the same signatures in Python 3.11 to 3.13.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,9 +13,9 @@
 
 #include "races_places.hpp"
 
-// torch's own carrier of a Python exception through C++ (torch/csrc/Exceptions.h, the same members from 2.11 to 2.15). That
-// header needs Python's; the type is found by its name, so declaring it again is enough to be caught as it, in the engine
-// of autograd too. Whoever catches it reads the members; the destructor is ours.
+// The class by which torch passes a Python exception through C++ (torch/csrc/Exceptions.h, the same members from 2.11
+// to 2.15). That header needs Python's. C++ finds the type by its name, so torch and the autograd engine catch this
+// declaration as their own. They read the members; the destructor is ours.
 struct __attribute__((visibility("default"))) python_error : public std::exception {
   python_error(void* its_type, void* its_value, std::string text)
       : type(its_type), value(its_value), message(std::move(text)) {}
@@ -60,7 +60,7 @@ class Python {
     if (is_finalizing_ == nullptr) is_finalizing_ = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
   }
 
-  // Frames of files that begin so are not the user's. Call before the detector is on.
+  // Leave out frames of files whose paths begin with this prefix. Call it before the detector is on.
   void hide(std::string prefix) { hidden_.push_back(std::move(prefix)); }
 
   bool is_usable() const {
@@ -68,7 +68,7 @@ class Python {
   }
   bool holds_lock() const { return is_usable() && check_() != 0; }
 
-  // Where this thread's Python stands: the innermost frame of the user; takes the interpreter's lock.
+  // The innermost frame of the user's code in this thread; takes the GIL.
   Place caller() {
     if (!is_usable() || this_thread_() == nullptr) return {};
     const Lock lock(*this);
@@ -81,7 +81,7 @@ class Python {
     decrease_(object);
   }
 
-  // Takes over the reference.
+  // Steals the reference.
   [[noreturn]] void raise(void* exception, const std::string& text) {
     void* type;
     {
@@ -127,7 +127,7 @@ class Python {
     return innermost;
   }
 
-  // The interpreter's lock guards codes_. Each code object in it is kept alive, or another could take its address.
+  // The GIL guards codes_. It keeps each code object alive, because another one could get its address.
   const Code& look_at(void* code) {
     const auto found = codes_.find(code);
     if (found != codes_.end()) return found->second;

@@ -1,4 +1,4 @@
-// What is said about a race: the facts, and the text made of them.
+// The report of a race: the facts, and the text that is made from them.
 #pragma once
 
 #include <unistd.h>
@@ -27,12 +27,12 @@ struct Side {
 struct Report {
   RaceKind kind = RaceKind::kStreams;
   Side here, earlier;
-  Site freed, allocated;   // of kReuse: the earlier life of the memory
+  Site freed, allocated;   // for kReuse: where the earlier tensor was freed and allocated
   bool has_waited = false;
-  Site waited;             // how far: the last launch of the earlier stream that lies before the later access
+  Site waited;             // the last launch of the earlier stream that the later access has waited for
 };
 
-// Streams of collectives have numbers below zero.
+// Streams of collectives have negative numbers.
 inline std::string name_of(const StreamKey& key) {
   if (key.stream < 0) return "the stream of collectives";
   return "stream " + std::to_string(key.stream);
@@ -127,7 +127,7 @@ class Wording {
            moment("before ", here());
   }
 
-  // Operations of the backward pass have a line in forward, but that is not when they run.
+  // Operations of the backward pass have a line in the forward pass, but do not run there.
   static std::string moment(const char* before_or_after, const Site& site) {
     if (!site.place.is_known() && site.backward_node != nullptr) return before_or_after + std::string("the backward pass");
     return before_or_after + line(site.line());

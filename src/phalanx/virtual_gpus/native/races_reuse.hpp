@@ -1,8 +1,8 @@
 // Freed memory that another stream may still be using.
 //
-// torch's caching allocator gives a freed block back to the stream it was allocated on, at once: later work of that stream
-// comes after earlier work of that stream. What other streams did with the block is not waited for, unless record_stream()
-// named them. So the next tensor that fits may be written while they still read the old one.
+// torch's caching allocator returns a freed block to the stream it was allocated on at once, because later work of that
+// stream runs after its earlier work. It waits for other streams that use the block only if record_stream() has named
+// them. So the next tensor that fits may be written while they still read the old one.
 #pragma once
 
 #include <unordered_map>
@@ -26,7 +26,7 @@ class ReusePools {
     pool.push_back(std::move(freed));
   }
 
-  // What a new tensor of that size gets to hear from the memory it may be given; nothing when that is safe by now.
+  // Returns the touches of the memory that a new tensor of this size may get; empty if all are ordered by now.
   std::vector<Touch> take(StreamKey owner, std::size_t size_bytes, const Clock& clock) {
     const auto found = pools_.find(owner);
     if (found == pools_.end()) return {};
@@ -54,7 +54,7 @@ class ReusePools {
 
   static std::size_t rounded(std::size_t size_bytes) { return (size_bytes + kRounding - 1) / kRounding * kRounding; }
 
-  // Small and large tensors never share memory. Which of the fitting blocks the allocator takes is its own affair.
+  // Small and large tensors never share memory. It is not known which of the fitting blocks the allocator takes.
   static bool fits(std::size_t wanted, std::size_t there) {
     return wanted <= there && (wanted <= kSmallBytes) == (there <= kSmallBytes);
   }

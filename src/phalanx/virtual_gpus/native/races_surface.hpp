@@ -1,4 +1,4 @@
-// What devices/races.py calls. Needs no torch, so the detector can be built and tried alone.
+// The functions that devices/races.py calls. They do not need torch, so the detector can be built and tested alone.
 #pragma once
 
 #include "races.hpp"
@@ -10,18 +10,18 @@ namespace pxd_races = phalanx::devices::races;
 struct PxdRaceAccess {
   std::uint64_t block, lo, hi;
   const std::int64_t *sizes, *strides;
-  const char* dtype;  // null: not to be told
+  const char* dtype;  // null if it is not reported
   std::int32_t num_dims, item_bytes, is_write;
 };
 
-// The callback gets the facts of a race as JSON; an exception it returns is raised where the race was found.
+// The callback gets the facts of a race as JSON. If it returns an exception, that is raised where the race was found.
 void pxd_races_connect(pxd_races::Tell tell) { pxd_races::state.tell.store(tell); }
 void pxd_races_hide(const char* prefix) { pxd_races::python.hide(prefix); }
 void pxd_races_set_mode(int mode) { pxd_races::set_mode(static_cast<pxd_races::Mode>(mode)); }
 int pxd_races_mode() { return pxd_races::state.mode.load(); }
 void pxd_races_clear() { pxd_races::clear(); }
 
-// The race with that number as JSON, or null; until the next call of this thread.
+// The race with that number as JSON, or null; valid until the next call of this thread.
 const char* pxd_races_seen(std::int64_t number) {
   static thread_local std::string text;
   std::lock_guard guard(pxd_races::state.lock);
@@ -30,7 +30,7 @@ const char* pxd_races_seen(std::int64_t number) {
   return text.c_str();
 }
 
-// Races of the host are raised by the next operation of a device. Where none comes, this takes them: the callback gets each.
+// The next operation of a device raises races of the host. If there is none, call this: it passes each to the callback.
 void pxd_races_take_unraised() {
   try {
     pxd_races::deliver_unraised();
@@ -38,7 +38,7 @@ void pxd_races_take_unraised() {
   }
 }
 
-// Zero for a race: the callback has it then.
+// Returns zero if there is a race; the callback has got it.
 std::uint64_t pxd_races_begin_collective(int device, std::int64_t stream, const PxdRaceAccess* given, std::int64_t count,
                                          std::int64_t group_number, const char* operation) {
   std::vector<pxd_races::Access> accesses;

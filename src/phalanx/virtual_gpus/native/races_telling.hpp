@@ -1,4 +1,4 @@
-// The one detector of this process, who calls it, and how what it finds is told: nothing, a warning or an exception.
+// The detector of this process, its callers, and how it reports a race: not at all, by a warning or by an exception.
 //
 // Threads may share all of it.
 #pragma once
@@ -16,32 +16,32 @@ namespace phalanx::devices::races {
 
 enum class Mode : int { kOff = 0, kWarn = 1, kRaise = 2 };
 
-// What the torch side can tell about the thread; each may be null.
+// What torch knows about the calling thread; each function may be null.
 struct Hooks {
-  bool (*forward_number)(ForwardNumber&) = nullptr;                    // false: nothing is recorded for backward
-  bool (*backward_node)(std::string& name, ForwardNumber&) = nullptr;  // false: this is not the backward pass
+  bool (*forward_number)(ForwardNumber&) = nullptr;                    // false if autograd records nothing
+  bool (*backward_node)(std::string& name, ForwardNumber&) = nullptr;  // false outside the backward pass
   void (*switched)(bool is_on) = nullptr;                              // the detector was switched on or off
 };
 
-// Python's part: gets the facts as JSON, returns an exception to raise (a new reference) or null.
+// Python's callback: gets the facts as JSON, returns an exception to raise (a new reference) or null.
 using Tell = void* (*)(const char* json);
 
 struct State {
   std::atomic<int> mode{0};
   std::atomic<bool> has_unraised{false};
-  std::atomic<bool> has_copies_in_flight{false};  // of pinned memory; perhaps they are done
+  std::atomic<bool> has_copies_in_flight{false};  // copies of pinned memory that may be under way
   std::atomic<Tell> tell{nullptr};
-  Hooks hooks;  // these two are written once, before the first switching on
+  Hooks hooks;  // these two are written once, before the detector is first switched on
   std::string device_type = "cuda";
 
   std::mutex lock;  // guards everything below
   std::unique_ptr<Detector> detector = std::make_unique<Detector>();
   std::vector<std::string> seen;  // as JSON
   std::set<std::string> told;     // pairs of lines
-  std::vector<Report> unraised;   // found where nothing can be thrown
+  std::vector<Report> unraised;   // races found where no exception is possible
 };
 
-// Never destroyed: threads of torch may still come at the end of the process.
+// Never destroyed: threads of torch may still use it at the end of the process.
 inline State& state = *new State;
 
 inline bool is_on() { return state.mode.load(std::memory_order_relaxed) != 0; }
@@ -62,7 +62,7 @@ class Operation {
 
   static inline thread_local int depth = 0;
   static inline thread_local bool is_known = false;
-  static inline thread_local const char* name = nullptr;  // what allocations are made for
+  static inline thread_local const char* name = nullptr;  // the operation that allocates
   static inline thread_local Where where{};
 
  private:
@@ -85,7 +85,7 @@ inline Where find_where() {
   return where;
 }
 
-// Of what throws nothing: the reports wait for somebody who does.
+// For callers that must not throw: the next caller that may throw delivers these reports.
 inline void keep_for_later(std::vector<Report> reports) {
   if (reports.empty()) return;
   std::lock_guard guard(state.lock);
@@ -93,7 +93,7 @@ inline void keep_for_later(std::vector<Report> reports) {
   state.has_unraised.store(true, std::memory_order_release);
 }
 
-// Each pair of lines is told once, unless it is to be raised.
+// Each pair of lines is reported once, unless races are raised.
 inline bool is_news(const Report& report, const std::string& json) {
   static constexpr std::size_t kMostSeen = 1000, kMostTold = 10000;
   std::ostringstream pair;
@@ -109,7 +109,7 @@ inline bool is_news(const Report& report, const std::string& json) {
   return is_new || is_raised;
 }
 
-// Warns of each report, or throws the first. Without Python around, warnings only stay in `seen`.
+// Warns of each report, or throws the first. Without Python, warnings only go to `seen`.
 inline void deliver(const std::vector<Report>& reports) {
   void* exception = nullptr;
   std::string text;
@@ -151,8 +151,8 @@ inline void forget_everything() {
   state.has_copies_in_flight.store(false);
 }
 
-// A child is forked from any thread, perhaps while another holds a lock. Its memory is a copy: what was under way in the
-// parent is not under way there.
+// A process may fork while another of its threads holds a lock, so hold the locks during a fork. The child forgets the
+// parent's operations.
 inline void survive_forks() {
   const auto hold = [] {
     state.lock.lock();
@@ -171,7 +171,7 @@ inline void survive_forks() {
   static_cast<void>(once);
 }
 
-// Turning it on starts with an empty history.
+// Switching it on starts with an empty history.
 inline void set_mode(Mode mode) {
   survive_forks();
   {

@@ -1,4 +1,5 @@
-// The race detector's eyes in torch: tensors as accesses, nodes of the backward pass, operations of the CPU on pinned memory.
+// What the race detector sees of torch: tensors as accesses, nodes of the backward pass, CPU operations on pinned
+// memory.
 #pragma once
 
 #include <ATen/SequenceNumber.h>
@@ -17,7 +18,7 @@
 
 namespace phalanx::devices::races {
 
-// As torch.float32 is called, without "torch.".
+// The name of a dtype, such as "float32".
 inline const char* name_of(c10::ScalarType type) {
   static auto& known = *new std::array<std::atomic<const std::string*>, 128>{};
   const auto at = static_cast<std::size_t>(type);
@@ -26,7 +27,7 @@ inline const char* name_of(c10::ScalarType type) {
   return known[at].load()->c_str();
 }
 
-// Of a dense tensor. Looks at the tensor's sizes as long as it is used.
+// The access to a dense tensor. It refers to the tensor's sizes, so the tensor must outlive it.
 inline Access access_of(const at::Tensor& tensor, bool is_write) {
   const void* block = tensor.storage().data();
   const auto item_bytes = static_cast<std::int64_t>(tensor.itemsize());
@@ -54,8 +55,8 @@ inline bool backward_node(std::string& name, ForwardNumber& number) {
   return true;
 }
 
-// Operations of the CPU are seen while copies of pinned memory are in flight. Those that copy to or from a device are not
-// the host's, those that only look at sizes touch nothing, and composite ones come again as their parts.
+// Watches operations of the CPU while copies of pinned memory are under way. It ignores copies to or from a device,
+// which are not the host's, operations that only read sizes, and composite operations, whose parts it sees.
 class HostWatch {
  public:
   static void switched(bool is_on) {
@@ -70,7 +71,8 @@ class HostWatch {
   }
 
  private:
-  // torch would print whatever is thrown here, with its stack, and go on; an operation that can't be looked at is let pass.
+  // torch would print an exception from here with its stack, and continue. So operations that can't be analysed are
+  // ignored.
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     try {
       if (has_copies_in_flight()) look_at(function);
@@ -96,12 +98,12 @@ class HostWatch {
     if (!accesses.empty()) host_touches({accesses.data(), accesses.size()}, name->name.c_str());
   }
 
-  // What .tolist() begins with. So does .numpy(), which reads nothing: it asks for a tensor of its own, not for the user's.
+  // .tolist() begins with these. So does .numpy(), which reads nothing: it passes its own tensor, not the user's.
   static bool is_look(const c10::OperatorName& name) {
     return name.name == "aten::resolve_conj" || name.name == "aten::resolve_neg";
   }
 
-  // True also where this torch does not tell.
+  // True also if this torch can't tell.
   static bool is_of_python(const c10::IValue& value) {
     const auto has_object = [](const auto& slot) {
       if constexpr (requires { slot.load_pyobj(); }) return slot.load_pyobj() != nullptr;
@@ -118,7 +120,8 @@ class HostWatch {
     return operation.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   }
 
-  // Wrappers (of vmap, of grad, fake ones) come again as what is in them; asking them for memory throws or runs Python.
+  // Wrapper tensors (of vmap, of grad, fake ones) come again as the tensors in them. To ask them for memory throws or
+  // runs Python code.
   static bool is_plain(const at::Tensor& tensor) {
     static constexpr c10::DispatchKeySet kWrappers{
         c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper,
@@ -127,7 +130,7 @@ class HostWatch {
     return !impl->key_set().has_any(kWrappers) && impl->has_storage() && !impl->has_symbolic_sizes_strides();
   }
 
-  // False: a device takes part.
+  // Returns false if a tensor is on a device.
   static bool take(const c10::IValue& value, bool is_write, c10::SmallVector<Access, 4>& accesses,
                    std::vector<at::Tensor>& kept) {
     if (value.isTensorList()) {
@@ -146,7 +149,7 @@ class HostWatch {
   }
 };
 
-// Once, before the detector is switched on.
+// Call it once, before the detector is switched on.
 inline void connect_to_torch() {
   state.hooks = {&forward_number, &backward_node, &HostWatch::switched};
   state.device_type = face.is_cuda() ? "cuda" : "virtual";

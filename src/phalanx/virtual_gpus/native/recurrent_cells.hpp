@@ -1,4 +1,4 @@
-// LSTM and GRU cells: torch fuses them on GPUs, and only there. Composed here from other operations.
+// LSTM and GRU cells, which torch fuses only on GPUs, composed from other operations.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// GroupCreation the devices known to torch: hooks, guard, allocator and kernels. Once in the life of a process.
+// Registers the devices with torch: hooks, guard, allocator and kernels. Once per process.
 #pragma once
 
 #include <ATen/native/transformers/attention.h>
@@ -18,12 +18,13 @@
 
 namespace phalanx::devices {
 
-// Registrations last as long as their library object: for good.
+// A registration lasts as long as its library object, so the object is never destroyed.
 inline torch::Library& new_library(const char* name_space, DispatchKey key) {
   return *new torch::Library(torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
 }
 
-// The one kernel for all operations of "aten" that some key has, except those registered already.
+// Registers the shared kernel for all operations of "aten" that have a kernel for some key, except those registered
+// already.
 class EveryOperation {
  public:
   explicit EveryOperation(torch::Library& library) : library_(library) {}
@@ -46,11 +47,11 @@ class EveryOperation {
 
  private:
   torch::Library& library_;
-  // Views that torch makes itself, whatever the device.
+  // Views that torch makes itself for all devices.
   std::set<std::string> done_ = {"aten::alias", "aten::detach"};
 };
 
-// Kinds of tensors that virtual devices have not got.
+// Kinds of tensors that virtual devices do not support.
 inline void refuse(const c10::OperatorHandle& operation, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, operation.schema().name(), ": virtual devices have no quantized tensors and no nested ones of ",
                               "strided layout; use the CPU for them, or layout=torch.jagged");
@@ -60,7 +61,7 @@ inline void add_fallback(DispatchKey key) {
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AnyOperation>(std::nullopt)));
 }
 
-// Attention is composed of other operations: the fused kernels of a GPU build must not be chosen.
+// Attention is composed from other operations: torch must not choose the fused kernels of a GPU build.
 inline std::int64_t choose_composed_attention(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double,
                                               bool, std::optional<double>, bool) {
   return static_cast<std::int64_t>(at::SDPBackend::math);
@@ -83,7 +84,7 @@ inline void register_kernels() {
   EveryOperation all(dense);
   all.leave_out(own.names());
   all.add_all_of(DispatchKey::CPU);
-  if (face.is_cuda()) all.add_all_of(DispatchKey::CUDA);  // in a GPU build: nothing may reach a GPU's kernel
+  if (face.is_cuda()) all.add_all_of(DispatchKey::CUDA);  // in a GPU build: no call may reach a kernel for GPUs
   for (const char* name : {"aten::convolution", "aten::convolution_backward"}) all.add(c10::OperatorName(name, ""));
 
   torch::Library& sparse = new_library("aten", face.sparse_key);
@@ -104,7 +105,7 @@ inline void register_kernels() {
   }
 }
 
-// torch tells of every kernel that is replaced; in a GPU build that is most of them.
+// torch warns of every kernel that is replaced; in a GPU build that is most of them.
 struct SilentWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -114,7 +115,8 @@ inline void install_hooks() {
     at::RegisterPrivateUse1HooksInterface(new OwnHooks);
     return;
   }
-  // torch keeps its hooks in a constant object that can't be exchanged; ours has the same layout, so it takes its place.
+  // torch keeps its hooks in a constant object that can't be replaced. Ours has the same layout, so it is written over
+  // it.
   static_assert(sizeof(CudaHooks) == sizeof(at::CUDAHooksInterface));
   auto& hooks = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
   new (&hooks) CudaHooks;
@@ -124,7 +126,7 @@ inline void set_up(bool is_cuda, int count, std::int64_t memory_bytes) {
   TORCH_CHECK(face.count == 0, "virtual devices have been set up before in this process");
   TORCH_CHECK(count >= 1 && count <= kMostDevices, "there can be 1 to ", kMostDevices, " virtual devices, not ", count);
   if (is_cuda) {
-    // Whether there are real GPUs has been looked at in Python: torch's own hooks would ask CUDA, which starts a thread.
+    // Python code has already checked for real GPUs: torch's own hooks would ask CUDA, which starts a thread.
     face = {DeviceType::CUDA, DispatchKey::CUDA, DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA, 0};
   }
   face.count = count;

@@ -1,4 +1,4 @@
-// Softmax with a half type in and float out, as autocast asks a GPU for it; the CPU's kernels refuse that.
+// Softmax with half input and float output, which autocast needs on GPUs and the CPU's kernels refuse.
 #pragma once
 
 #include "direct_kernels.hpp"

@@ -1,7 +1,8 @@
 // Streams and events in virtual time.
 //
-// Operations run when they are called, in program order, so the data is always there. What a stream has is the time until
-// which it is busy: sleeping pushes it on, waiting for an event raises it, and whoever synchronizes sleeps until then.
+// Operations run when they are called, in program order, so the data is always there. A stream only has a time until
+// which it is busy: a sleep on the stream adds to it, waiting for an event may raise it, and synchronizing sleeps until
+// then.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -20,7 +21,7 @@ namespace phalanx::devices {
 using c10::Stream;
 using c10::StreamId;
 
-// As CUDA has them: new streams come from pools of 32 for each priority, so the 33rd is the first one again.
+// As in CUDA, new streams come from pools of 32 for each priority, so the 33rd is the first one again.
 constexpr StreamId kDefaultStream = 0;
 constexpr int kPoolSize = 32;
 constexpr int kPriorities = 4;  // 0, -1, -2, -3; a smaller number comes first
@@ -74,7 +75,7 @@ class Streams {
     busy = std::max(busy, now_s()) + seconds;
   }
 
-  // Both go on when both have come here; returns when that is.
+  // Both streams continue when both have come to this point; returns that time.
   double join(DeviceIndex a, StreamId stream_a, DeviceIndex b, StreamId stream_b) {
     std::lock_guard guard(lock_);
     double &first = busy_until_[a][stream_a], &second = busy_until_[b][stream_b];

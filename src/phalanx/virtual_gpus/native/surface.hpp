@@ -1,6 +1,6 @@
-// What Python calls, through ctypes: plain C functions, so that one build serves every Python.
+// The functions that Python calls through ctypes: plain C functions, so that one build serves every version of Python.
 //
-// A function that can fail returns nonzero then, and pxd_error() tells why.
+// If a function fails, it returns nonzero, and pxd_error() says why.
 #pragma once
 
 #include "comms_record.hpp"
@@ -39,7 +39,7 @@ int pxd_set_up(int is_cuda, int count, std::int64_t memory_bytes) {
   return guarded([&] { set_up(is_cuda != 0, count, memory_bytes); });
 }
 
-// From here on devices have memory of this driver's.
+// From now on, devices use memory of this driver.
 int pxd_use_driver(const char* path) {
   return guarded([&] { driver_memory = new DriverMemory(path); });
 }
@@ -89,7 +89,7 @@ struct PxdComms {
   int is_message, is_async;
 };
 
-// Tensors by the addresses that torch gives as `_cdata`. Returns what pxd_end_comms() takes, on the same thread.
+// Tensors are given by their addresses, `_cdata` in torch. Pass the result to pxd_end_comms() on the same thread.
 void* pxd_begin_comms(const PxdComms* comms, void* const* inputs, int num_inputs, void* const* outputs, int num_outputs) {
   void* record = nullptr;
   guarded([&] {

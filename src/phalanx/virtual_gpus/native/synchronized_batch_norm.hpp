@@ -1,6 +1,7 @@
-// The parts of SyncBatchNorm that torch has for GPUs only, composed from other operations.
+// The parts of SyncBatchNorm that torch has only for GPUs, composed from other operations.
 //
-// Names as in torch: inverse standard deviation "invstd", and dy, x - mean for the backward pass.
+// The names are torch's: "invstd" is the inverse standard deviation; "dy" and "xmu" (x - mean) are for the backward
+// pass.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,12 +9,12 @@
 
 namespace phalanx::devices::kernels {
 
-// Half types are accumulated in float.
+// Accumulate half types in float.
 inline Tensor accumulated(const Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
 }
 
-// All dimensions but the channels'.
+// All dimensions except that of the channels.
 inline std::vector<std::int64_t> reduced_dims(const Tensor& tensor) {
   std::vector<std::int64_t> dims;
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
@@ -21,7 +22,7 @@ inline std::vector<std::int64_t> reduced_dims(const Tensor& tensor) {
   return dims;
 }
 
-// A value for each channel, in the shape of the tensor.
+// One value per channel, in a shape that broadcasts to the tensor's.
 inline Tensor per_channel(const Tensor& values, const Tensor& like) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(like.dim()), 1);
   sizes[1] = -1;
@@ -45,7 +46,7 @@ inline std::tuple<Tensor, Tensor> batch_norm_gather_stats_with_counts(const Tens
   const Tensor total = weights.sum();
   const Tensor mean = (mean_of_ranks * weights).sum(0) / total;
   const Tensor variances = invstd_of_ranks.pow(-2) - eps;
-  // A rank without elements has no variance: its infinity must not meet its weight of zero.
+  // A rank without elements has an infinite variance, which must not be multiplied by its weight of zero.
   const Tensor spread = at::where(weights > 0, (variances + (mean_of_ranks - mean).pow(2)) * weights, at::zeros({}, weights.options()));
   const Tensor variance = spread.sum(0) / total;
   if (is_given(running_mean)) running_mean->mul_(1 - momentum).add_((mean * momentum).to(running_mean->scalar_type()));

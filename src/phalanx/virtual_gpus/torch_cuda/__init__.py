@@ -1,7 +1,7 @@
 """torch.cuda on virtual devices: unmodified CUDA programs run on a machine that has no GPU.
 
-A torch without CUDA lacks the functions that torch.cuda calls in torch._C. One module for each topic here makes them,
-over the native part, and install() puts them in place, so that torch's own Python code does the rest:
+A torch without CUDA lacks the functions that torch.cuda calls in torch._C. Each module here makes them for one topic,
+with the native part, and install() puts them in place, so that torch's own Python code does the rest:
 
     devices       which devices there are, which one is current, waiting for one
     properties    what a device says about itself
@@ -11,7 +11,7 @@ over the native part, and install() puts them in place, so that torch's own Pyth
     snapshots     the memory in use, as torch.cuda.memory_snapshot() shows it
     generators    random numbers
     storage       storages made and resized by hand, and sent to other processes
-    legacy_types  torch.cuda.FloatTensor and its kin
+    legacy_types  torch.cuda.FloatTensor and similar classes
     backends      torch.backends.cuda and torch.backends.cudnn
     nccl          torch.cuda.nccl within one process
     markers       torch.cuda.nvtx
@@ -19,7 +19,7 @@ over the native part, and install() puts them in place, so that torch's own Pyth
     refusals      what only a real GPU can do, and what to do instead
     inductor      torch.compile: C++ code for device "cuda"
 
-Experimental: these are torch's private names, which may be others in its next version.
+This is experimental: these are torch's private names, and its next version may have others.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _FFT_PLANS = 4096
 
 
 class Setting:
-    """A value that is set and asked for, and changes nothing here."""
+    """A value that can be set and read, and has no effect here."""
 
     def __init__(self, value: Any) -> None:
         self._initial = value
@@ -28,12 +28,12 @@ class Setting:
         self._value = value
 
     def reset(self) -> None:
-        """Set it to what it was at first."""
+        """Set it to its first value."""
         self._value = self._initial
 
 
 class _PlansOfDevice:
-    """An attribute of a device's cache of FFT plans, on the object that torch.backends.cuda has for it."""
+    """An attribute of a device's cache of FFT plans, for the object that torch.backends.cuda has for it."""
 
     def __init__(self) -> None:
         self._values: dict[int, int] = {}
@@ -46,7 +46,7 @@ class _PlansOfDevice:
 
 
 def names() -> Names:
-    """Return the settings a torch without CUDA lacks."""
+    """Return the settings that a torch without CUDA lacks."""
     workspace, workspace_lt = Setting(_WORKSPACE_BYTES), Setting(_WORKSPACE_BYTES)
     limit, empties_cache, sync_mode = Setting(_BENCHMARK_LIMIT), Setting(False), Setting(0)
 

@@ -58,12 +58,12 @@ class VirtualRuntime:
         return _CudaError.success
 
     def cudaStreamDestroy(self, handle: int) -> int:
-        """Let a stream go; there is nothing to free."""
+        """Release a stream; there is nothing to free."""
         stream_of(self._library, handle, self._library.current_device())
         return _CudaError.success
 
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
-        """Do nothing: the memory of a virtual GPU is the host's, and copies are right from any of it."""
+        """Do nothing: a virtual GPU uses host memory, and copies from all of it are correct."""
         return _CudaError.success
 
     def cudaHostUnregister(self, address: int) -> int:

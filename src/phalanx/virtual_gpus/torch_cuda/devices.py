@@ -28,7 +28,7 @@ def names(library: Library) -> Names:
         set_device(index)
         return previous
 
-    def maybe_exchange_device(index: int) -> int:  # not the same object: torch.compile tells the two apart
+    def maybe_exchange_device(index: int) -> int:  # a separate function: torch.compile handles both differently
         return exchange_device(index)
 
     def synchronize() -> None:
@@ -46,7 +46,7 @@ def names(library: Library) -> Names:
         return checked(index, num_devices) != checked(peer, num_devices)
 
     def no_nvml() -> int:
-        # Otherwise torch counts by the driver and by CUDA_VISIBLE_DEVICES, which hides real GPUs only.
+        # Otherwise torch asks the driver and CUDA_VISIBLE_DEVICES, which hides only real GPUs.
         return -1
 
     return {

@@ -1,7 +1,7 @@
 """Keep torch's own Gloo from tensors of virtual GPUs.
 
-torch without CUDA looks in a table for the part of Gloo that handles GPUs, finds nothing and calls it: the rank ends
-with SIGSEGV. A group whose Gloo does not serve the device says so instead.
+A torch without CUDA calls the part of Gloo that handles GPUs although it is missing: the rank ends with SIGSEGV. If
+Gloo does not serve the device, the group raises an error instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MODULE = "torch.distributed.distributed_c10d"
 
 
 def names() -> Names:
-    """Return how a process group learns which backend serves which device."""
+    """Return the function that tells a process group which backend serves which device."""
     group_class: Any = torch.distributed.ProcessGroup
     register = group_class._register_backend
 

@@ -1,10 +1,10 @@
 """torch.compile with its default backend: Inductor writes C++ for the CPU where it would write Triton for the device.
 
-The memory of a virtual GPU is the host's, so such code works on its tensors as it is. Inductor is asked to treat device
-"cuda" as the CPU wherever it matters which code is written; buffers, other operations and random numbers stay on the
-device. The race detector does not see what such code touches.
+A virtual GPU uses host memory, so such code works on its tensors without changes. Inductor treats device "cuda" as the
+CPU when it generates code; buffers, other operations and random numbers stay on the device. The race detector does not
+see which memory such code accesses.
 
-Only what is loaded here may import torch._inductor: that takes seconds.
+Import torch._inductor only inside these functions, which run after the program has imported it: that takes seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from phalanx.patches import Names
 from phalanx.virtual_gpus.torch_cuda.refusals import refusal
 
 MODULE = "torch._inductor.compile_fx"
-"""Once this one has been imported, so have the others that are changed."""
+"""When this module has been imported, the others that are changed have been imported too."""
 
 _no_cpp_wrapper = refusal(
     "torch.compile with cpp_wrapper, and AOTInductor",
@@ -31,7 +31,7 @@ class _NoCppWrapper:
 
 
 def names() -> Names:
-    """Return what makes Inductor write C++ for device "cuda"; registers the backend on the way."""
+    """Return the functions that make Inductor write C++ for device "cuda", and register the backend."""
     from torch._inductor import scheduler
     from torch._inductor.codegen import common, wrapper
     from torch._inductor.codegen.cpp import CppScheduling
@@ -54,7 +54,7 @@ def names() -> Names:
 
 def _create_backend(create_elsewhere: Any) -> Any:
     def create_backend(self: Any, device: torch.device) -> Any:
-        """Skip the question whether there is Triton."""
+        """Make the backend without checking for Triton."""
         if device.type != "cuda":
             return create_elsewhere(self, device)
         from torch._inductor.codegen.common import get_scheduling_for_device
@@ -77,7 +77,7 @@ def _kernel_call(call_elsewhere: Any) -> Any:
     def call(
         self: Any, kernel_name: str, call_args: Any, *, device: Any = None, triton: bool = True, **options: Any
     ) -> None:
-        """Write a call as for the CPU: without a stream."""
+        """Write a call in the way of the CPU: without a stream."""
         from torch._inductor.virtualized import V
 
         device = device or V.graph.get_current_device_or_throw()

@@ -56,7 +56,7 @@ def install(library: Library, setup: Setup) -> None:
 
 
 def _put(topic: ModuleType, names: Names) -> None:
-    """Replace names; the first line of their module says what they are for."""
+    """Replace names; the first line of their module's docstring is the reason."""
     _patches.replace_all(names, (topic.__doc__ or topic.__name__).partition("\n")[0])
 
 
@@ -79,7 +79,7 @@ def _names_by_topic(library: Library, setup: Setup) -> Iterator[tuple[ModuleType
 
 
 def _renew_stream_classes() -> None:
-    """Define torch.cuda.Stream and its kin anew: torch derived them from dummies when it was imported."""
+    """Define torch.cuda.Stream and its relatives again: when torch was imported, it derived them from dummy classes."""
     module = torch.cuda.streams
     old = {name: getattr(module, name) for name in _STREAM_CLASSES}
     importlib.reload(module)
@@ -92,7 +92,7 @@ def _renew_stream_classes() -> None:
 
 
 def _renew_dynamo() -> None:
-    """Repeat what torch.compile has looked up, if it was imported before."""
+    """If torch.compile was imported before, repeat its look-ups."""
     if "torch._dynamo.device_interface" not in sys.modules:
         return
     interface = "torch._dynamo.device_interface.CudaInterface"

@@ -26,7 +26,7 @@ _DTYPES = {
 
 
 class _TensorType(type):
-    """The type of these classes: their instances are the tensors with the dtype, on any device of the kind."""
+    """The metaclass of these classes: isinstance() is true for tensors with the dtype on any virtual GPU."""
 
     dtype: torch.dtype
     is_cuda = True
@@ -62,6 +62,6 @@ def _tensor_type(name: str, dtype: torch.dtype, library: Library) -> _TensorType
         shape = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
         return torch.empty(shape, dtype=dtype, device=place)
 
-    # tensor.type(torch.cuda.FloatTensor) goes by the type's whole name, so it has the dots in it.
+    # tensor.type(torch.cuda.FloatTensor) uses the full name of the class, so the name has dots in it.
     attributes = {"__new__": new, "__module__": "torch.cuda", "__qualname__": f"{name}Tensor", "dtype": dtype}
     return _TensorType(f"torch.cuda.{name}Tensor", (), attributes)

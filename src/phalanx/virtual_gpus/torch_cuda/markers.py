@@ -9,7 +9,7 @@ from phalanx.patches import Names
 
 
 class VirtualMarkers:
-    """Stands for NVTX. Threads may share it; each has ranges of its own."""
+    """Replaces NVTX. Threads may share it; each has its own ranges."""
 
     def __init__(self) -> None:
         self._local = threading.local()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Addresses:
-    """Memory handed out by address (torch.cuda.caching_allocator_alloc), kept until it is given back."""
+    """Memory that was allocated by address (torch.cuda.caching_allocator_alloc), kept until it is freed."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -37,7 +37,7 @@ class _Addresses:
 
 
 def names(library: Library) -> Names:
-    """Return what torch.cuda needs to count, limit and hand out memory."""
+    """Return what torch.cuda needs to count, limit and allocate memory."""
     addresses, caching, num_devices = _Addresses(library), Setting(True), library.num_devices
 
     def memory_used(device: object = None) -> int:

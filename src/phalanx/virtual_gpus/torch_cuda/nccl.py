@@ -1,6 +1,6 @@
 """torch.cuda.nccl: collectives between the devices of one process, one tensor on each.
 
-torch.distributed has nothing to do with it; DataParallel and torch.cuda.comm add gradients up with it.
+torch.distributed does not use it; DataParallel and torch.cuda.comm sum gradients with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phalanx.virtual_gpus.torch_cuda.refusals import refusal
 
 Tensors = Sequence[torch.Tensor]
 
-VERSION = (2, 29, 3)  # what torch 2.13 for GPUs comes with
+VERSION = (2, 29, 3)  # the version in torch 2.13 for GPUs
 _COMBINE: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
     torch.add,
     torch.mul,

@@ -1,4 +1,4 @@
-"""Checking that a device is there."""
+"""Check that a device exists."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def checked(index: int, num_devices: int) -> int:
-    """Return the index of a device that is there.
+    """Return the index if a device with it exists.
 
     Raises:
-        torch.AcceleratorError: There is none with this index. A RuntimeError, as from CUDA itself.
+        torch.AcceleratorError: There is no device with this index. It is a RuntimeError, as CUDA itself raises.
     """
     if 0 <= index < num_devices:
         return index

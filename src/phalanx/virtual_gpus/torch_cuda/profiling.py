@@ -8,7 +8,7 @@ from phalanx.patches import Names
 
 
 def names() -> Names:
-    """Return what keeps torch.profiler from asking a CUDA library for events, one warning for each operation."""
+    """Return what keeps torch.profiler from asking a CUDA library for events, which would warn at each operation."""
     supported_elsewhere = _autograd._supported_activities
 
     def supported_activities() -> set[_profiler.ProfilerActivity]:

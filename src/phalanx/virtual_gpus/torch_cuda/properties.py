@@ -17,7 +17,7 @@ _DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dt
 
 @dataclass(frozen=True)
 class VirtualDeviceProperties:
-    """What torch.cuda.get_device_properties() returns, with the names torch has."""
+    """The result of torch.cuda.get_device_properties(), with torch's names."""
 
     total_memory: int
     uuid: uuid.UUID
@@ -34,14 +34,14 @@ class VirtualDeviceProperties:
     shared_memory_per_block_optin: int = 227 << 10
     shared_memory_per_multiprocessor: int = 228 << 10
     L2_cache_size: int = 50 << 20
-    clock_rate: int = 1_000_000  # kHz; as many cycles as torch.cuda._sleep counts
+    clock_rate: int = 1_000_000  # in kHz; torch.cuda._sleep counts the same cycles
     memory_clock_rate: int = 2_619_000
     memory_bus_width: int = 5120
     is_integrated: int = 0
     is_multi_gpu_board: int = 0
     pci_device_id: int = 0
     pci_domain_id: int = 0
-    gcnArchName: str = field(default=NAME)  # torch's word for the architecture of AMD's; the name on others
+    gcnArchName: str = field(default=NAME)  # the architecture of AMD GPUs; on others, torch has the name here
 
     def __repr__(self) -> str:
         return (
@@ -65,6 +65,6 @@ def names(num_devices: int, memory_bytes: int) -> Names:
 
 
 def _properties_of(index: int, memory_bytes: int) -> VirtualDeviceProperties:
-    # The same in every process, as a GPU's is: programs compare them to see whether two ranks share a device.
+    # It is the same in every process, as a GPU's is: programs compare it to find out whether two ranks share a device.
     identity = uuid.uuid5(uuid.NAMESPACE_URL, f"phalanx:virtual-gpu:{index}")
     return VirtualDeviceProperties(total_memory=memory_bytes, uuid=identity, pci_bus_id=index + 1)

@@ -80,12 +80,12 @@ TRITON_MODULE = "triton.runtime.driver"
 
 
 def triton_names() -> Names:
-    """Return what Triton asks for a device to run on."""
+    """Return the function that Triton calls to find a device."""
     return {f"{TRITON_MODULE}._create_driver": _no_triton}
 
 
 def names() -> Names:
-    """Return the refusals, and the few questions beside them that have an answer."""
+    """Return the refusals, and a few functions that work."""
     return {
         "torch._C._CUDAGraph.__new__": _no_graphs,
         "torch._C._graph_pool_handle": _no_graphs,

@@ -20,7 +20,7 @@ _not_shared = refusal(
 
 
 def names(library: Library) -> Names:
-    """Return the methods of storages that a torch without CUDA can't carry out for its devices."""
+    """Return the methods of storages that do not work for CUDA devices in a torch without CUDA."""
     new_elsewhere = torch.UntypedStorage.__new__
     resize_elsewhere: Any = torch.UntypedStorage.resize_
 

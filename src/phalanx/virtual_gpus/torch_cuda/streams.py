@@ -1,6 +1,6 @@
 """The classes below torch.cuda.Stream and torch.cuda.Event, and which stream is current.
 
-A virtual stream has no address. What torch calls cuda_stream is a number made of its device and its id here; 0 is the
+A virtual stream has no address. Here torch's `cuda_stream` is a number made from its device and its id; 0 is the
 default stream of the current device, as in CUDA.
 """
 
@@ -22,7 +22,7 @@ _HIGHEST_PRIORITY = -3
 
 
 def handle_of(device: int, stream: int) -> int:
-    """Return the number that stands for a stream outside of torch."""
+    """Return the number of a stream for use outside of torch."""
     return (device << 32) | stream if stream else 0
 
 
@@ -76,7 +76,7 @@ def names(library: Library) -> Names:
 
 def _stream_base(library: Library) -> type[torch.Stream]:
     class _StreamBase(torch.Stream):
-        """A stream of a virtual GPU; torch.cuda.Stream is made of it."""
+        """A stream of a virtual GPU; torch.cuda.Stream is derived from it."""
 
         def __new__(
             cls,
@@ -95,7 +95,7 @@ def _stream_base(library: Library) -> type[torch.Stream]:
             return torch.Stream.__new__(cls, device=here, priority=max(_HIGHEST_PRIORITY, min(0, priority)))
 
         def __init__(self, *_args: Any, **_options: Any) -> None:
-            pass  # torch.Stream's would refuse what __new__ has used
+            pass  # torch.Stream.__init__ would refuse the arguments of __new__
 
         @property
         def cuda_stream(self) -> int:
@@ -114,7 +114,7 @@ def _stream_base(library: Library) -> type[torch.Stream]:
 
 def _event_base(library: Library) -> type[torch.Event]:
     class _EventBase(torch.Event):
-        """An event of a virtual GPU; torch.cuda.Event is made of it."""
+        """An event of a virtual GPU; torch.cuda.Event is derived from it."""
 
         _is_timed: bool
 
@@ -132,18 +132,18 @@ def _event_base(library: Library) -> type[torch.Event]:
             return event
 
         def __init__(self, *_args: Any, **_options: Any) -> None:
-            pass  # torch.Event's would refuse what __new__ has used
+            pass  # torch.Event.__init__ would refuse the arguments of __new__
 
         @property
         def device(self) -> Any:  # type: ignore[override]
-            """The device of the stream it was recorded on; None before."""
+            """The device of the stream that it was recorded on; None before."""
             return torch.Event.device.__get__(self) if self.event_id else None
 
         @property
         def cuda_event(self) -> int:
             return self.event_id
 
-        def elapsed_time(self, end_event: Any) -> float:  # torch.Event's refuses classes derived from it
+        def elapsed_time(self, end_event: Any) -> float:  # torch.Event.elapsed_time refuses derived classes
             if not (self._is_timed and end_event._is_timed):
                 raise ValueError("Both events must be created with argument 'enable_timing=True'.")
             if not (self.event_id and end_event.event_id):

@@ -1,4 +1,4 @@
-"""Which virtual device a caller means."""
+"""Find the virtual device that a caller means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AnyDevice = torch.device | str | int | None
 
 
 class Indices:
-    """Turns devices, their names and numbers into indices, and refuses what is not there."""
+    """Turns devices, their names and numbers into indices, and refuses devices that do not exist."""
 
     def __init__(self, num_devices: int) -> None:
         self._num_devices = num_devices

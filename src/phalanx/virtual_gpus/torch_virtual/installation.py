@@ -33,7 +33,7 @@ def install(library: Library, setup: Setup) -> None:
 def _serve_data_parallel() -> None:
     """Give nn.DataParallel what it calls.
 
-    Only where there are no GPUs: beside them nn.DataParallel means the GPUs, and these names are CUDA's.
+    Only if there are no GPUs: otherwise nn.DataParallel uses the GPUs, and these names belong to CUDA.
     """
     _patches.replace_all(torch_names.names(), "nn.DataParallel calls them")
 

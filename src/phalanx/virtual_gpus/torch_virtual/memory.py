@@ -25,7 +25,7 @@ _COUNTERS = (
 
 
 def counters(indices: Indices) -> dict[str, Callable[..., Any]]:
-    """Return the functions of torch.accelerator that read and reset a device's counters, for devices of any form."""
+    """Return the functions of torch.accelerator for a device's counters; they accept a device in any form."""
     return {function.__name__: _of_any_device(function, indices) for function in _COUNTERS}
 
 
@@ -45,11 +45,11 @@ class Memory:
         self._library = library
 
     def empty_cache(self) -> None:
-        """Give memory that no tensor uses back, on all devices."""
+        """Release memory that no tensor uses, on all devices."""
         torch.accelerator.empty_cache()
 
     def mem_get_info(self, device: AnyDevice = None) -> tuple[int, int]:
-        """Return the free bytes of a device, and all it has."""
+        """Return the free and the total bytes of a device."""
         free, total = torch.accelerator.get_memory_info(self._indices.of(device))
         return int(free), int(total)
 
@@ -59,7 +59,7 @@ class Memory:
         return total - free
 
     def set_per_process_memory_fraction(self, fraction: float, device: AnyDevice = None) -> None:
-        """Let a device hold a part of its memory only.
+        """Limit a device to a part of its memory.
 
         Raises:
             UsageError: The part is not between 0 and 1.
@@ -69,7 +69,7 @@ class Memory:
         self._library.set_memory_fraction(self._indices.of(device), fraction)
 
     def get_per_process_memory_fraction(self, device: AnyDevice = None) -> float:
-        """Return the part of its memory that a device may hold."""
+        """Return the part of its memory that a device may use."""
         return self._library.memory_fraction(self._indices.of(device))
 
     def memory_snapshot(self) -> list[dict[str, Any]]:

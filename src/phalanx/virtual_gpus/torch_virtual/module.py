@@ -1,6 +1,6 @@
 """Build torch.virtual: the device module that torch's device-independent parts look for.
 
-torch.accelerator, autocast, GradScaler, fork_rng, checkpoint, FSDP2 and DTensor ask it by the names of torch.cuda.
+torch.accelerator, autocast, GradScaler, fork_rng, checkpoint, FSDP2 and DTensor call it by the names of torch.cuda.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.virtual_gpus.torch_virtual.random_numbers import RandomNumbers
 from phalanx.virtual_gpus.torch_virtual.selection import Selection
 from phalanx.virtual_gpus.torch_virtual.streams import Streams
 
-# Cycles of torch.virtual._sleep in a second: CUDA's tests count on about this many.
+# Cycles of torch.virtual._sleep in a second: torch's tests for CUDA expect about this many.
 _CYCLES_PER_SECOND = 1e9
 
 
@@ -42,7 +42,7 @@ def device_module(library: Library, num_devices: int, memory_bytes: int) -> Modu
 
 
 def _private_names(library: Library, names: dict[str, Any]) -> dict[str, Any]:
-    """Return what torch itself calls by a private name, on any device module."""
+    """Return the private names that torch itself calls on any device module."""
     return {
         "_is_in_bad_fork": names.pop("is_in_bad_fork"),
         "_exchange_device": names["exchange_device"],

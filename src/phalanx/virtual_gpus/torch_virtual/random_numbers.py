@@ -24,7 +24,7 @@ class RandomNumbers:
             )
 
     def generator(self, device: AnyDevice = None) -> torch.Generator:
-        """Return the generator a device uses when none is given."""
+        """Return the default generator of a device."""
         return self.default_generators[self._indices.of(device)]
 
     def get_rng_state(self, device: AnyDevice = None) -> torch.Tensor:
@@ -32,7 +32,7 @@ class RandomNumbers:
         return self.generator(device).get_state()
 
     def set_rng_state(self, new_state: torch.Tensor, device: AnyDevice = None) -> None:
-        """Put a device into a state."""
+        """Set the state of a device."""
         self.generator(device).set_state(new_state.clone(memory_format=torch.contiguous_format))
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
@@ -40,16 +40,16 @@ class RandomNumbers:
         return [generator.get_state() for generator in self.default_generators]
 
     def set_rng_state_all(self, new_states: Iterable[torch.Tensor]) -> None:
-        """Put the devices into states, the first into the first."""
+        """Set the states of the devices, in their order."""
         for index, state in enumerate(new_states):
             self.set_rng_state(state, index)
 
     def get_rng_state_offset(self, device: AnyDevice = None) -> int:
-        """Return how far a device is from its seed."""
+        """Return the offset of a device's generator from its seed."""
         return int(self.generator(device).get_offset())
 
     def set_rng_state_offset(self, offset: int, device: AnyDevice = None) -> None:
-        """Put a device so far from its seed."""
+        """Set the offset of a device's generator from its seed."""
         self.generator(device).set_offset(offset)
 
     def manual_seed(self, seed: int) -> None:
@@ -62,11 +62,11 @@ class RandomNumbers:
             generator.manual_seed(seed)
 
     def seed(self) -> None:
-        """Seed the current device with a number nobody knows."""
+        """Seed the current device with a random number."""
         self.generator().seed()
 
     def seed_all(self) -> None:
-        """Seed all devices with one number nobody knows."""
+        """Seed all devices with one random number."""
         self.manual_seed_all(self.default_generators[0].seed())
 
     def initial_seed(self) -> int:

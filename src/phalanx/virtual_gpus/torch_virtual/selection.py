@@ -1,4 +1,4 @@
-"""Which device is current, and what the devices are."""
+"""The current device, and the properties of devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.virtual_gpus.torch_virtual.indices import DEVICE_TYPE, AnyDevice, I
 
 @dataclass(frozen=True)
 class VirtualDeviceProperties:
-    """What torch.virtual.get_device_properties says about a device; the names are those of CUDA's properties."""
+    """The result of torch.virtual.get_device_properties; the names are those of CUDA's properties."""
 
     name: str
     total_memory: int
@@ -26,7 +26,7 @@ class VirtualDeviceProperties:
 
 
 class device:  # torch's spelling
-    """Makes a device current for a block; afterwards the one that was current on entry is so again."""
+    """Makes a device current inside a block, and restores the previous one at the end."""
 
     def __init__(self, device: AnyDevice) -> None:
         # A negative number, None and "virtual" change nothing.
@@ -44,7 +44,7 @@ class device:  # torch's spelling
 
 
 class device_of(device):  # torch's spelling
-    """Makes the device of a tensor or storage current; one that is elsewhere changes nothing."""
+    """Makes the device of a tensor or storage current; does nothing if it is not on a virtual device."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.device if obj.device.type == DEVICE_TYPE else None)
@@ -63,7 +63,7 @@ class Selection:
         return self._num_devices
 
     def is_available(self) -> bool:
-        """Return True: the module is only there once devices are set up."""
+        """Return True: the module exists only after devices are set up."""
         return True
 
     def is_initialized(self) -> bool:
@@ -86,7 +86,7 @@ class Selection:
         torch.accelerator.set_device_index(self._indices.of(device))
 
     def exchange_device(self, index: int) -> int:
-        """Make a device current and return the index of the one that was; a negative one changes nothing."""
+        """Make a device current and return the index of the previous one; a negative index changes nothing."""
         before = current_index() if index >= 0 else -1
         if index >= 0:
             self.set_device(index)
@@ -111,7 +111,7 @@ class Selection:
         return "Virtual GPU"
 
     def get_device_capability(self, device: AnyDevice = None) -> tuple[int, int]:
-        """Return 0.0: no kernel is made for a virtual device."""
+        """Return (0, 0): no kernels are compiled for a virtual device."""
         properties = self.get_device_properties(device)
         return properties.major, properties.minor
 

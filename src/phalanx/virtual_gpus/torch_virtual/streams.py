@@ -9,7 +9,7 @@ import torch
 
 from phalanx.virtual_gpus.torch_virtual.indices import DEVICE_TYPE, AnyDevice, Indices, current_index, index_named
 
-# Streams are ordered high to low, as CUDA's are: a smaller number goes first.
+# The order is from low to high priority, as in CUDA: a smaller number is a higher priority.
 LEAST_PRIORITY, GREATEST_PRIORITY = 0, -1
 
 
@@ -44,7 +44,7 @@ class _EventType(type):
 class Event(metaclass=_EventType):
     """A mark in a stream of a virtual device.
 
-    What it makes is a torch.Event: torch's streams and elapsed_time() take no subclass of it.
+    It makes a torch.Event, because torch's streams and elapsed_time() accept no subclass.
     """
 
     def __new__(  # type: ignore[misc]  # the class is a name for events of one device type
@@ -55,7 +55,7 @@ class Event(metaclass=_EventType):
 
 
 class StreamContext:
-    """Makes a stream and its device current for a block; None changes nothing."""
+    """Makes a stream and its device current inside a block; None changes nothing."""
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -63,7 +63,7 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
-            # A list, because the same context may be entered again inside.
+            # A list, because the same context may be entered again inside the block.
             self._before.append((current_index(), torch.accelerator.current_stream(self.stream.device)))
             torch.accelerator.set_stream(self.stream)
 
@@ -83,11 +83,11 @@ class Streams:
         self._indices = indices
 
     def current_stream(self, device: AnyDevice = None) -> Stream:
-        """Return the stream that work on a device goes to in this thread."""
+        """Return the current stream of a device in this thread."""
         return _wrapped(torch.accelerator.current_stream(self._indices.of(device)))
 
     def default_stream(self, device: AnyDevice = None) -> Stream:
-        """Return the stream a device starts with."""
+        """Return the default stream of a device."""
         handle = self.current_stream(device)
         return Stream(stream_id=0, device_index=handle.device_index, device_type=handle.device_type)
 

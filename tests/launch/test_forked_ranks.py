@@ -48,3 +48,13 @@ def test_it_is_heard_how_every_forked_rank_ends() -> None:
     assert sorted(rank.number for rank in ended) == [0, 1, 2, 3]
     assert [rank.status for rank in ranks] == [0, 7, 1, 256 + signal.SIGKILL]
     assert not any(rank.is_running for rank in ranks)
+
+
+def test_a_fork_that_fails_leaves_signals_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "no more processes")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(BlockingIOError):
+        fork_rank(_pass)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -323,6 +323,17 @@ def test_ranks_that_take_too_long_are_ended_and_named(kind: Kind) -> None:
     assert watch.seconds() < 20
     assert leftovers.wait_until(lambda: not leftovers.rank_processes())
     assert leftovers.wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("rank ")])
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_rank_that_leaves_is_named_among_all_ranks(kind: Literal["process", "thread"]) -> None:
+    def leave() -> None:
+        if phalanx.connect().rank == 2:
+            sys.exit(3)
+
+    with pytest.raises(BaseException) as caught:  # what kind of error it is, others test
+        phalanx.spawn(leave, ranks=4, kind=kind, timeout_s=30)
+    assert any("rank 2 of 4" in text for text in (str(caught.value), *getattr(caught.value, "__notes__", ())))
 
 
 def test_ranks_may_spawn_threads_as_ranks_of_another_world() -> None:

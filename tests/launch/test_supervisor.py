@@ -6,6 +6,7 @@ import contextlib
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -137,3 +138,38 @@ def test_a_finished_rank_gets_no_signals() -> None:
         assert rank.sent == []
         assert rank.process is not None
         assert rank.process.is_running()
+
+
+@pytest.mark.slow
+def test_debugging_before_a_failure_does_not_prolong_the_grace_time() -> None:
+    with _supervised() as (supervisor, _):
+        supervisor.pause()
+        time.sleep(0.1)  # somebody debugs
+        supervisor.fail(supervisor.ranks[0], "it failed")
+        supervisor.resume()
+        assert supervisor.shutdown.due_at is not None
+        assert supervisor.shutdown.due_at <= time.monotonic() + 60
+
+
+class _Alarm(BaseException):
+    """As pytest-timeout raises it, at any moment."""
+
+
+@pytest.mark.slow
+def test_an_end_that_was_not_judged_because_of_an_exception_is_judged_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ring(rank: Rank) -> bool:
+        raise _Alarm
+
+    with _supervised() as (supervisor, starter):
+        (rank,) = supervisor.ranks
+        starter.start()
+        supervisor.turn()
+        rank.send(signal.SIGKILL)
+        starter.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor, "on_end", ring)
+            with pytest.raises(_Alarm):
+                supervisor.turn()
+        assert supervisor.unfinished == [rank]
+        supervisor.turn(until=time.monotonic() + 20)
+        assert (supervisor.ended, supervisor.unfinished) == (1, [])

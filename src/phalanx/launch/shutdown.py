@@ -23,7 +23,7 @@ class Shutdown:
     """The state of a shutdown.
 
     Attributes:
-        begun_at: When it began.
+        stepped_at: When the latest step was taken.
         due_at: When to take the next step; None if no shutdown is under way.
         latest: The signal of the latest step.
     """
@@ -32,7 +32,7 @@ class Shutdown:
         self._grace_s = grace_s
         self._steps: deque[signal.Signals | None] = deque()
         self.latest: signal.Signals | None = None
-        self.begun_at = 0.0
+        self.stepped_at = 0.0
         self.due_at: float | None = None
 
     @property
@@ -43,7 +43,7 @@ class Shutdown:
     def begin(self, steps: Steps) -> None:
         """Plan these steps, the first for now, instead of those that were planned before."""
         self._steps = deque(steps)
-        self.begun_at = self.due_at = time.monotonic()
+        self.due_at = time.monotonic()
 
     def is_due(self) -> bool:
         """Tell whether it is time for the next step."""
@@ -55,5 +55,6 @@ class Shutdown:
             self.due_at = float("inf")
             return None
         self.latest = self._steps.popleft()
-        self.due_at = time.monotonic() + self._grace_s
+        self.stepped_at = time.monotonic()
+        self.due_at = self.stepped_at + self._grace_s
         return self.latest

@@ -171,7 +171,7 @@ class Supervisor(Generic[AnyRank]):
         if self.deadline is not None:
             self.deadline += now - paused_at
         if self.shutdown.due_at is not None and self._is_patient:
-            self.shutdown.due_at += now - max(paused_at, self.shutdown.begun_at)
+            self.shutdown.due_at += now - max(paused_at, self.shutdown.stepped_at)
 
     # The mechanism.
 

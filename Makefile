@@ -78,14 +78,15 @@ $(VENV)/.torchvision: $(VENV)/.torch
 	-@$(PIP) install --no-deps torchvision==0.28.0 pillow
 	@touch $@
 
-# Accelerate and Lightning over phalanx, in an environment of their own.
+# Frameworks and a notebook over phalanx, in an environment of their own.
 frameworks: .venv-frameworks/.ready
-	@.venv-frameworks/bin/python -m pytest -q tests/frameworks
+	@.venv-frameworks/bin/python -m pytest -q tests/frameworks tests/documents/test_blocks.py -k frameworks
 
 .venv-frameworks/.ready: constraints.txt pyproject.toml
 	@$(PYTHON) -m venv .venv-frameworks
 	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet install -r constraints.txt
-	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt '.[test]' accelerate lightning
+	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt '.[test]' accelerate lightning \
+	  transformers deepspeed jupyter_client ipykernel
 	@.venv-frameworks/bin/python -c 'import torch; assert torch.__version__.startswith("2.13.0"), torch.__version__'
 	@touch $@
 

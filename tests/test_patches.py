@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
+import logging
 import re
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,12 +65,14 @@ def _differences(before: dict[_Place, Any], after: dict[_Place, Any]) -> set[_Pl
     }
 
 
-def _place_of(patch: Patch) -> _Place:
+def _places_of(patch: Patch) -> set[_Place]:
     path, _, key = patch.name.partition('["')
     if key:
-        return id(patches.find(path)), key.removesuffix('"]')
+        return {(id(patches.find(path)), key.removesuffix('"]'))}
     owner, _, name = path.rpartition(".")
-    return id(patches.find(owner)), name
+    value = patches.find(path)
+    items = {(id(value), str(item)) for item in value} if isinstance(value, list) else set()
+    return {(id(patches.find(owner)), name), *items}
 
 
 def _import_first() -> None:
@@ -99,8 +106,9 @@ def _check_all(backends: list[Any]) -> None:
     before = _everything()
     num_changes = []
     for _ in _install_all(backends):
-        changed = {_place_of(patch) for patch in patches.changes() if patch not in kept}
-        num_changes.append(len(changed))
+        made = [patch for patch in patches.changes() if patch not in kept]
+        num_changes.append(len(made))
+        changed: set[_Place] = set().union(*map(_places_of, made))
         missed = _differences(before, _everything()) - changed
         assert {name for _, name in missed} == set()
     assert num_changes == [*sorted(set(num_changes[:-1])), 0]
@@ -175,6 +183,189 @@ def test_changes_are_undone_in_the_order_of_a_stack() -> None:
     some.undo()
     assert torch.ones is before
     assert not hasattr(torch, "another")
+
+
+def test_changes_that_fail_part_way_are_undone() -> None:
+    some = Patches("a test")
+    before = torch.ones
+
+    def change() -> None:
+        some.replace("torch.ones", 1, "first")
+        raise RuntimeError("no")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no"):
+            some.enter(change)
+        assert torch.ones is before
+        assert not some
+    some.enter(lambda: some.replace_all({"torch.ones": 2}, "second"))
+    assert patches.find("torch.ones") == 2
+    some.leave()
+    assert torch.ones is before
+
+
+def test_a_step_that_raises_does_not_keep_the_others_from_being_undone() -> None:
+    some = Patches("a test")
+    before = torch.ones
+
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    some.replace("torch.ones", 1, "first")
+    some.note("torch.something", fail, "second")
+    some.replace("torch.another", 3, "third")
+    with pytest.raises(RuntimeError, match="no"):
+        some.undo()
+    assert torch.ones is before
+    assert not hasattr(torch, "another")
+    assert [patch for patch in patches.changes() if patch.when == "a test"] == []
+
+
+def test_what_somebody_else_changed_since_is_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    some = Patches("a test")
+    table: dict[str, int] = {"one": 1, "two": 2}
+    monkeypatch.setattr(torch, "a_table", table, raising=False)
+    monkeypatch.setattr(torch, "a_list", ["one"], raising=False)
+    monkeypatch.setattr(torch, "ones", torch.ones)
+    some.replace("torch.ones", 1, "first")
+    some.replace("torch.another", 2, "second")
+    for key in ("one", "two", "three"):
+        some.set_item("torch.a_table", key, -1, "third")
+    some.add_item("torch.a_list", "two", "fourth")
+    torch.ones = "theirs"  # type: ignore[assignment]
+    del torch.another  # type: ignore[attr-defined]
+    table["one"] = 11
+    del table["three"]
+    torch.a_list.clear()  # type: ignore[attr-defined]
+    with caplog.at_level(logging.WARNING, logger="phalanx"):
+        some.undo()
+    assert patches.find("torch.ones") == "theirs"
+    assert not hasattr(torch, "another")
+    assert table == {"one": 11, "two": 2}
+    assert "torch.ones was changed after phalanx changed it" in caplog.text
+
+
+def test_a_name_that_a_program_has_changed_keeps_calling_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Patches("a test")
+    monkeypatch.setattr(torch, "first", lambda: ["first"], raising=False)
+    monkeypatch.setattr(torch, "second", lambda: ["theirs"], raising=False)
+    monkeypatch.setattr(torch, "third", patches.find("torch.first"), raising=False)
+    paths = ["torch.first", "torch.second", "torch.third"]
+    some.wrap(paths, lambda function: lambda: [*function(), "ours"], "a test")
+    called = [patches.find(path)() for path in paths]
+    assert called == [["first", "ours"], ["theirs", "ours"], ["first", "ours"]]
+    assert patches.find("torch.first") is patches.find("torch.third")
+    some.undo()
+    assert [patches.find(path)() for path in paths] == [["first"], ["theirs"], ["first"]]
+
+
+@in_child
+def test_rules_of_a_program_for_torch_compile_are_kept() -> None:
+    rules: Any = importlib.import_module("torch._dynamo.trace_rules")
+    folders = rules.SKIP_DIRS
+    ours = str(_SOURCES)
+    torch_functions.skip_own_code()
+    assert [folder for folder in folders if folder.startswith(ours)] != []
+    rules.add("json")
+    theirs = folders[-1]
+    patches.undo_all()
+    assert rules.SKIP_DIRS is folders
+    assert theirs in folders
+    assert rules.SKIP_DIRS_RE.match(theirs + "decoder.py")
+    assert not rules.SKIP_DIRS_RE.match(ours + "/patches.py")
+
+
+_SLOW_MODULE = """
+import threading
+lock = threading.Lock()
+import a_gate
+a_gate.has_begun.set()
+assert a_gate.may_end.wait(60)
+VALUE = 1
+"""
+
+
+def test_changes_wait_for_a_module_that_another_thread_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate: Any = type(sys)("a_gate")
+    gate.has_begun, gate.may_end = threading.Event(), threading.Event()
+    monkeypatch.setitem(sys.modules, "a_gate", gate)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_slow_module.py").write_text(_SLOW_MODULE)
+    found: list[Any] = []
+    some = Patches("a test")
+    importer = threading.Thread(target=importlib.import_module, args=["a_slow_module"])
+    changer = threading.Thread(
+        target=some.after_import,
+        args=["a_slow_module", lambda: found.append(getattr(sys.modules["a_slow_module"], "VALUE", MISSING))],
+    )
+    importer.start()
+    assert gate.has_begun.wait(60)
+    changer.start()
+    changer.join(0.5)  # time in which code that does not wait would see half a module
+    gate.may_end.set()
+    for thread in (importer, changer):
+        thread.join(60)
+    assert found == [1]
+
+
+def test_changes_come_with_the_import_that_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "a_late_module.py"
+    module.write_text("raise RuntimeError('not yet')")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    some = Patches("a test")
+    made: list[int] = []
+    some.after_import("a_late_module", lambda: made.append(1))
+    assert importlib.util.find_spec("a_late_module") is not None  # a program only looks whether it is there
+    with pytest.raises(RuntimeError, match="not yet"):
+        importlib.import_module("a_late_module")
+    assert made == []
+    module.write_text("VALUE = 1")
+    importlib.invalidate_caches()
+    importlib.import_module("a_late_module")
+    assert made == [1]
+    importlib.reload(sys.modules["a_late_module"])
+    assert made == [1]
+    some.undo()
+    del sys.modules["a_late_module"]
+
+
+def test_changes_that_are_undone_before_the_import_are_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "an_undone_module.py").write_text("VALUE = 1")
+    some = Patches("a test")
+    made: list[int] = []
+    some.after_import("an_undone_module", lambda: made.append(1))
+    spec = importlib.util.find_spec("an_undone_module")
+    assert spec is not None
+    assert spec.loader is not None
+    some.undo()
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert made == []
+
+
+@in_child
+def test_a_coalescing_block_that_raises_keeps_nothing(tmp_path: Path) -> None:
+    dist.init_process_group("phalanx", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    with contextlib.suppress(KeyError), c10d._coalescing_manager(device=torch.device("cpu")):
+        dist.all_reduce(torch.ones(4))
+        dist.broadcast(torch.ones(4), 0)
+        raise KeyError
+    tensor = torch.ones(4)
+    dist.broadcast(tensor, 0)
+    dist.barrier()
+    kept = weakref.ref(tensor)
+    del tensor
+    assert kept() is None
+    reduced = torch.ones(4)
+    with c10d._coalescing_manager():
+        dist.all_reduce(reduced)
+    assert reduced.tolist() == [1, 1, 1, 1]
+    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("package", ["torch_backend", "stand_in"])

@@ -11,6 +11,8 @@ from phalanx.settings import (
     Placement,
     Settings,
     copy_environment,
+    environment_without_set_up,
+    full_trace,
     hides_gpus,
     races,
     read_placement,
@@ -18,8 +20,10 @@ from phalanx.settings import (
     record_folder,
     stood_in_for,
     torch_threads,
+    virtual_gpu,
     virtual_gpus,
     virtual_memory,
+    wants_set_up,
 )
 
 
@@ -110,9 +114,50 @@ def test_a_bad_number_of_virtual_gpus_is_refused(text: str) -> None:
     assert str(failure.value) == f'PHALANX_VIRTUAL_GPUS is "{text}"; give a whole number up to 64, or 0 for none'
 
 
-def test_virtual_memory_has_a_default() -> None:
-    assert virtual_memory({}) == virtual_memory({"PHALANX_VIRTUAL_MEMORY": ""}) == "16GiB"
-    assert virtual_memory({"PHALANX_VIRTUAL_MEMORY": "2GiB"}) == "2GiB"
+def test_the_name_of_a_model_is_no_number_of_virtual_gpus() -> None:
+    with pytest.raises(UsageError, match="; PHALANX_VIRTUAL_GPU says what they claim to be"):
+        virtual_gpus({"PHALANX_VIRTUAL_GPUS": "h100"})
+    with pytest.raises(UsageError, match="; the number of GPUs is another setting, PHALANX_VIRTUAL_GPUS"):
+        virtual_gpu({"PHALANX_VIRTUAL_GPU": "8"})
+
+
+def test_a_virtual_gpu_is_a_plain_one_unless_told_otherwise() -> None:
+    assert virtual_gpu({}).key == virtual_gpu({"PHALANX_VIRTUAL_GPU": " "}).key == "plain"
+    assert virtual_gpu({"PHALANX_VIRTUAL_GPU": " H100 "}).key == "h100"
+    with pytest.raises(UsageError, match="PHALANX_VIRTUAL_GPU is 'h1000'; give one of plain, v100, t4, a100, "):
+        virtual_gpu({"PHALANX_VIRTUAL_GPU": "h1000"})
+
+
+def test_virtual_memory_is_that_of_the_model_unless_told_otherwise() -> None:
+    plain, h100 = virtual_gpu({}), virtual_gpu({"PHALANX_VIRTUAL_GPU": "h100"})
+    assert virtual_memory(plain, {}) == virtual_memory(plain, {"PHALANX_VIRTUAL_MEMORY": ""}) == "16GiB"
+    assert virtual_memory(h100, {}) == "80GiB"
+    assert virtual_memory(h100, {"PHALANX_VIRTUAL_MEMORY": "2GiB"}) == "2GiB"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"PHALANX_VIRTUAL_GPUS": "0"}, False),
+        ({"PHALANX_VIRTUAL_GPUS": "2"}, True),
+        ({"PHALANX_STAND_IN": "gloo"}, True),
+        ({"PHALANX_STAND_IN": "gloo", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, False),
+        ({"PHALANX_VIRTUAL_GPUS": "2", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, True),
+    ],
+)
+def test_a_forked_rank_sets_up_what_import_torch_would(environment: dict[str, str], expected: bool) -> None:
+    assert wants_set_up(environment) == expected
+
+
+def test_variables_for_set_up_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_VIRTUAL_GPUS", "2")
+    monkeypatch.setenv("PHALANX_STAND_IN", "gloo")
+    monkeypatch.setenv("PHALANX_RACES", "warn")
+    rest = environment_without_set_up()
+    assert "PHALANX_VIRTUAL_GPUS" not in rest
+    assert "PHALANX_STAND_IN" not in rest
+    assert rest["PHALANX_RACES"] == "warn"
 
 
 def test_races_are_off_unless_told_otherwise() -> None:
@@ -142,3 +187,8 @@ def test_real_gpus_are_hidden_by_naming_none(
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     assert hides_gpus() is is_hiding
+
+
+@pytest.mark.parametrize(("text", "is_full"), [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
+def test_whole_tracebacks_are_shown_on_request(text: str | None, is_full: bool) -> None:
+    assert full_trace({} if text is None else {"PHALANX_FULL_TRACE": text}) is is_full

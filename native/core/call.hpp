@@ -22,6 +22,7 @@ struct Call {
   std::int64_t paused_ns = 0;   // of the clock of Deadline, when it started
   std::uint32_t location = 0;   // index into this rank's location table
   bool is_async = false;
+  bool may_do_more = false;     // it has a short timeout, after which the caller may have something else to do
   bool is_on_device = false;    // its tensors are on a GPU
   bool is_uneven = false;       // this rank may give or get more than size_bytes tells
   std::uint64_t tag = 0;        // of a message

@@ -119,6 +119,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
       num_ranks_(layout_.num_ranks()),
       patience_(patience_for(layout_.header().is_crowded != 0)),
       journal_(layout_, rank),
+      callers_(layout_.member(rank)),
       slot_writer_(layout_.header().is_crowded != 0, Place::kHot),
       stage_writer_(layout_.header().is_crowded != 0, Place::kTurning),
       spread_(layout_, rank, num_ranks_),
@@ -406,10 +407,17 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
     const std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
     if (ready(peer)) return journal_.passed(monotonic_ns());
     check_trouble(deadline, first, last, ready);
+    look_in_vain();
     const std::int64_t left = std::max<std::int64_t>(deadline.left_ns(), 1);
     futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
     if (ready(peer)) return journal_.passed(monotonic_ns());
   }
+}
+
+// For those who look for deadlocks. A caller may run its asynchronous operations itself while it waits for them: see Lane::wait.
+void Endpoint::look_in_vain() noexcept {
+  layout_.progress(rank_).looks.fetch_add(1, std::memory_order_release);
+  if (waiter != nullptr && callers_.is_one()) member().work_looks.fetch_add(1, std::memory_order_release);
 }
 
 void Endpoint::throw_if_ancestor_failed() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call.hpp"
+#include "callers.hpp"
 #include "deadline.hpp"
 #include "faults.hpp"
 #include "journal.hpp"
@@ -172,6 +173,8 @@ class Endpoint {
   }
 
   Journal& journal() noexcept { return journal_; }
+  Callers& callers() noexcept { return callers_; }
+  Member& member() const { return layout_.member(rank_); }
   const Patience& patience() const noexcept { return patience_; }
   void tell_core() noexcept {
     std::atomic<std::int32_t>& told = layout_.progress(rank_).core;
@@ -202,6 +205,7 @@ class Endpoint {
   void await_slowly(const Call& call, int first, int last, int peer, const std::function<bool(int)>& ready);
   void check_trouble(const Deadline& deadline, int first, int last, const std::function<bool(int)>& ready);
   void wake_sleepers() noexcept;
+  void look_in_vain() noexcept;
 
   Segment segment_;
   Layout layout_;
@@ -223,6 +227,7 @@ class Endpoint {
   std::uint32_t fork_generation_;
   Patience patience_;
   Journal journal_;
+  Callers callers_;
   bool is_written_down_ = false;    // this operation
   SharedWriter slot_writer_, stage_writer_;
   Spread spread_;

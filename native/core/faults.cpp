@@ -14,8 +14,8 @@ void wake_everybody(const Layout& layout) noexcept {
   }
 }
 
-bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
-               const FaultDetail& detail) noexcept {
+bool set_fault_quietly(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
+                       const FaultDetail& detail) noexcept {
   Fault& fault = layout.header().fault;
   std::uint32_t none = 0;
   if (!fault.state.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return false;
@@ -28,6 +28,12 @@ bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, 
   fault.found_bytes = detail.found_bytes;
   store_beginning(fault.text, detail.text);
   fault.state.store(2, std::memory_order_release);
+  return true;
+}
+
+bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
+               const FaultDetail& detail) noexcept {
+  if (!set_fault_quietly(layout, kind, culprit, reporter, seq, detail)) return false;
   wake_everybody(layout);
   return true;
 }

@@ -19,6 +19,9 @@ struct FaultDetail {
 
 void wake_everybody(const Layout& layout) noexcept;
 // False if the group has a fault already: the first one stays.
+bool set_fault_quietly(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
+                       const FaultDetail& detail = {}) noexcept;
+// The same, and wakes everybody.
 bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
                const FaultDetail& detail = {}) noexcept;
 // Throws it, if there is one.

@@ -100,7 +100,7 @@ TraceOperation* Journal::record(RecordKind kind, Seq number, const Call& call, s
 }
 
 std::uint32_t Journal::add_location(const std::string& text) noexcept {
-  num_locations_ = num_locations_ + 1 == kIsAsync ? 1 : num_locations_ + 1;
+  num_locations_ = num_locations_ + 1 == kMayDoMore ? 1 : num_locations_ + 1;
   Location& location = layout_.location(rank_, num_locations_);
   std::uint64_t words[kLocationWords] = {};
   const std::string_view kept = end_of(text, sizeof(words));

@@ -12,6 +12,7 @@
 
 namespace phalanx {
 
+inline constexpr std::uint64_t kMayDoMore = 1ull << 30;  // also the end of the numbers of source lines
 inline constexpr std::uint64_t kIsAsync = 1ull << 31;
 
 // Sizes in two words: two dimensions exactly, three or four below 2^32, five or six below 2^21; larger ones are cut off there.
@@ -91,7 +92,7 @@ class Journal {
     return call.signature() | std::uint64_t(call.num_dims & 0x7f) << 24;
   }
   static std::uint64_t pack_where(const Call& call, int peer) noexcept {
-    return call.location | (call.is_async ? kIsAsync : 0) | std::uint64_t(std::uint32_t(peer)) << 32;
+    return call.location | (call.may_do_more ? kMayDoMore : 0) | (call.is_async ? kIsAsync : 0) | std::uint64_t(std::uint32_t(peer)) << 32;
   }
   static void write(JournalEntry& entry, Seq seq, const Call& call, std::uint64_t count) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;

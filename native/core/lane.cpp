@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -94,7 +95,10 @@ bool Lane::run_next() {
 
 bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   constexpr std::int64_t kSliceNs = 20'000'000;
+  if (ticket.is_done()) return true;
   Endpoint::begin_waiting();
+  std::optional<AwaitsWork> awaits_work;
+  if (deadline_ns == INT64_MAX) awaits_work.emplace(endpoint_->member(), endpoint_->callers());  // else it may do more afterwards
   const Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns, paused_ns_so_far());
   while (!ticket.is_done()) {
     // Running it here saves a switch of threads, but can't be stopped in between: only for those who wait without end.
@@ -110,6 +114,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
     ticket.wait_until(monotonic_ns() + std::min(left, kSliceNs));
     if (Endpoint::is_interrupted())
       throw Trouble(FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {}, false);
+    if (awaits_work) awaits_work->look_in_vain();
   }
   return true;
 }

@@ -29,7 +29,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x37786e616c616870;  // "phalanx7": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x38786e616c616870;  // "phalanx8": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
@@ -51,12 +51,18 @@ enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead, kCount
 
 enum class FaultKind : std::uint32_t {
   kNone, kMismatch, kTimeout, kPeerDied, kPeerLeft, kPeerFailed, kAborted, kInterrupted,
-  kOutOfMemory,
+  kOutOfMemory, kDeadlock,
   kCount
 };
 
 // What a rank that timed out waited for: its peers, the GPU's stream, or, in Work.wait(), an operation that goes on.
 enum class Awaited : std::uint32_t { kRanks, kStream, kWork, kCount };
+
+// Whether a process runs Python code in threads that have not called an operation, but may.
+enum class Bystanders : std::uint32_t { kUnknown, kNone, kSome, kCount };
+
+// Operations of a rank come from more than one thread.
+inline constexpr std::int32_t kSeveral = -1;
 
 // Death notices: exit code 0..255, or 256 + signal, or unknown.
 inline constexpr std::int32_t kStatusUnknown = -1;
@@ -71,7 +77,14 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::uint64_t> thread;         // that made the endpoint, as the kernel counts threads
   std::atomic<std::int32_t> launched_pid;    // known before it joins, if a launcher started it
   std::atomic<std::uint32_t> is_debugged;    // it stands at a breakpoint: deadlines stand still
+  // For those who look for deadlocks, see Callers. The thread that calls operations, as the kernel counts threads; kSeveral
+  // if there is more than one, and the same for the threads in which torch runs the backward pass.
+  std::atomic<std::int32_t> caller, backward_caller;
+  std::atomic<std::uint32_t> awaits_work;    // how many of those threads wait for asynchronous collectives
+  std::atomic<std::uint64_t> work_looks;     // how often such a thread has looked in vain
+  std::atomic<Bystanders> bystanders;        // other threads that run Python code
 };
+static_assert(sizeof(Member) == 2 * kCacheLine);
 
 struct alignas(2 * kCacheLine) Post {
   std::atomic<Seq> seq;
@@ -96,6 +109,12 @@ struct Progress {
   // Peers look at these while they wait, so they lie apart from what every operation writes.
   alignas(kCacheLine) std::atomic<std::int32_t> core;  // where the rank ran when it last called: a hint
   std::atomic<std::int32_t> sleeps_for;  // a peer + 1, 0 when it does not sleep; stays after trouble, as evidence
+  // For those who look for deadlocks: a rank that has looked in vain since, and has moved nothing since, still needs a peer.
+  alignas(kCacheLine) std::atomic<std::uint64_t> mail_moves;  // grows whenever it moves a part of a message
+  std::atomic<std::uint64_t> looks;             // how often a thread that sleeps in a collective looked in vain
+  std::atomic<std::uint64_t> mail_looks;        // how often a thread that sleeps for a message looked in vain
+  std::atomic<std::uint64_t> background_looks;  // the same of the thread that moves asynchronous messages
+  std::atomic<std::uint32_t> background_mail;   // how many of those there are
 };
 
 struct alignas(kCacheLine) Bell {
@@ -110,7 +129,7 @@ struct alignas(kCacheLine) JournalEntry {
   std::atomic<std::int64_t> end_ns;  // 0 while it is under way, and for ever when it failed
   std::atomic<std::uint64_t> what;   // operation, dtype, reduce op, dimensions, root
   std::atomic<std::uint64_t> count;  // of a message: its tag
-  std::atomic<std::uint64_t> where;  // number of the source line; bit 31: asynchronous; from 32: the peer of a message
+  std::atomic<std::uint64_t> where;  // number of the source line; bit 30: may do more; bit 31: asynchronous; from 32: the peer of a message
   std::atomic<std::uint64_t> shape[2];
 };
 static_assert(sizeof(JournalEntry) == kCacheLine);

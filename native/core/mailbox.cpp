@@ -94,7 +94,7 @@ void Mailbox::start(const std::shared_ptr<Transfer>& transfer) {
   } else {
     reserve_buffers(peer, transfer->bytes);
     sends_[std::size_t(peer)].push_back(transfer);
-    push_sends(peer);
+    tell_moved(push_sends(peer));
   }
 }
 
@@ -124,12 +124,17 @@ void Mailbox::finish(Transfer& transfer, std::optional<Trouble> trouble) {
     endpoint_->journal().end_message(transfer.mark, transfer.call, transfer.is_send() ? transfer.peer() : transfer.source);
   transfer.trouble = std::move(trouble);
   transfer.is_done.store(true, kOrder);
-  if (transfer.is_detached) num_detached_.fetch_sub(1);
+  if (transfer.is_detached) count_detached(-1);
   if (transfer.on_done) transfer.on_done();
   Bell& bell = layout_.mail_bell(rank_);  // another thread of this rank may sleep for it
   if (bell.sleepers.load(kOrder) == 0) return;
   bell.word.fetch_add(1, kOrder);
   futex_wake_all(bell.word);
+}
+
+void Mailbox::count_detached(int change) noexcept {
+  num_detached_.fetch_add(static_cast<std::size_t>(change));
+  layout_.progress(rank_).background_mail.store(static_cast<std::uint32_t>(num_detached_.load()), std::memory_order_release);
 }
 
 void Mailbox::ring(int peer) noexcept {
@@ -147,7 +152,13 @@ bool Mailbox::progress() {
   for (int peer = 0; peer < num_ranks_; ++peer) {
     if (peer != rank_) has_moved |= progress_with(peer);
   }
-  return pump_outbound() || has_moved;
+  return tell_moved(pump_outbound()) || has_moved;
+}
+
+bool Mailbox::tell_moved(bool has_moved) noexcept {
+  std::atomic<std::uint64_t>& moves = layout_.progress(rank_).mail_moves;
+  if (has_moved) moves.store(moves.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  return has_moved;
 }
 
 bool Mailbox::progress_with(int peer) {
@@ -156,7 +167,7 @@ bool Mailbox::progress_with(int peer) {
   if (!sends_[std::size_t(peer)].empty()) has_moved |= push_sends(peer);
   if (!offered_[std::size_t(peer)].empty()) has_moved |= answer_grants(peer);
   if (!incoming_[std::size_t(peer)].empty()) has_moved |= pump_incoming(peer);
-  return has_moved;
+  return tell_moved(has_moved);
 }
 
 // Take one envelope out of a channel.
@@ -344,12 +355,14 @@ bool Mailbox::push_part(Transfer& send) {
 namespace {
 class AsleepForMail {
  public:
-  AsleepForMail(Endpoint& endpoint, const Transfer* transfer)
+  AsleepForMail(Endpoint& endpoint, const Transfer* transfer, bool is_final)
       : header_(endpoint.layout().header()), bell_(endpoint.layout().mail_bell(endpoint.rank())), journal_(endpoint.journal()) {
     bell_.sleepers.fetch_add(1, kOrder);
     header_.mail_sleepers.fetch_add(1, kOrder);
     if (transfer == nullptr) return;
-    journal_.begin_sleep(transfer->call, transfer->call.tag);
+    Call call = transfer->call;
+    call.may_do_more |= !is_final || !endpoint.callers().is_one();  // the caller may be at work while another thread waits
+    journal_.begin_sleep(call, call.tag);
     is_told_ = true;
   }
   // It is done; if that is because of trouble, whoever noticed it, what it slept for stays to be seen.
@@ -375,7 +388,7 @@ class AsleepForMail {
 
 // Move messages until done() or the deadline. Throws Trouble.
 template <class Done>
-bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns) {
+bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final) {
   const int focus = transfer != nullptr && transfer->peer() != rank_ ? transfer->peer() : kAnySource;
   int turn = 0;
   // While spinning, mostly look where the message must come from; the others have their turn too.
@@ -383,7 +396,7 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     if (focus == kAnySource || ++turn % 8 == 0) return false;
     const std::lock_guard lock(mutex_);
     progress_with(focus);
-    if (outbound_ || !granted_.empty()) pump_outbound();
+    if (outbound_ || !granted_.empty()) tell_moved(pump_outbound());
     return done();
   };
   const auto try_once = [&] {
@@ -427,7 +440,9 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     }
   }
   Bell& bell = layout_.mail_bell(rank_);
-  AsleepForMail asleep(*endpoint_, transfer.get());
+  AsleepForMail asleep(*endpoint_, transfer.get(), is_final);
+  Progress& words = layout_.progress(rank_);
+  std::atomic<std::uint64_t>& looks = transfer ? words.mail_looks : words.background_looks;
   // The thread that looks after detached messages comes round after its slice, whoever is debugged.
   const auto left_ns = [&, deadline = Deadline(deadline_ns, transfer ? transfer->call.paused_ns : 0)] {
     return transfer ? deadline.left_ns() : deadline_ns - monotonic_ns();
@@ -442,6 +457,7 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     if (left <= 0) return false;
     if (Endpoint::is_interrupted())
       throw Trouble(FaultKind::kInterrupted, rank_, rank_, 0, {}, false);
+    looks.fetch_add(1, std::memory_order_release);
     futex_wait(bell.word, word, std::min(left, kSleepSliceNs));
   }
 }
@@ -451,7 +467,7 @@ bool Mailbox::wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadl
   const auto done = [&] { return transfer->is_done.load(kOrder); };
   bool is_in_time = false;
   try {
-    is_in_time = done() || drive(done, transfer, deadline_ns);
+    is_in_time = done() || drive(done, transfer, deadline_ns, is_final);
   } catch (const Trouble& trouble) {
     const std::lock_guard lock(mutex_);
     if (trouble.is_fatal) {
@@ -483,7 +499,7 @@ void Mailbox::detach(const std::shared_ptr<Transfer>& transfer) {
       throw trouble;
     }
     transfer->is_detached = true;
-    num_detached_.fetch_add(1);
+    count_detached(1);
     detached_.push_back(transfer);
   }
   condition_->notify_one();
@@ -499,7 +515,7 @@ void Mailbox::work() {
     }
     try {
       drive([this] { return num_detached_.load() == 0 || is_closing_.load(); }, nullptr,
-            monotonic_ns() + kSleepSliceNs);
+            monotonic_ns() + kSleepSliceNs, false);
     } catch (const Trouble& trouble) {
       const std::lock_guard lock(mutex_);
       fail_all(trouble);

@@ -114,6 +114,8 @@ class Mailbox {
 
   // All below need mutex_. Those that return bool tell whether they moved anything.
   bool progress();
+  bool tell_moved(bool has_moved) noexcept;  // to those who look for deadlocks; returns the same
+  void count_detached(int change) noexcept;
   bool progress_with(int peer);
   bool drain(int source);
   void begin_eager(int source, const Envelope& envelope);
@@ -144,7 +146,7 @@ class Mailbox {
   void ring(int peer) noexcept;
   void check_trouble(const std::shared_ptr<Transfer>& transfer);
   template <class Done>
-  bool drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns);
+  bool drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final);
   void work();
 
   std::shared_ptr<Endpoint> endpoint_;

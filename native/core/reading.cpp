@@ -84,8 +84,9 @@ std::optional<EntryFacts> read_entry(const Layout& layout, int rank, const Journ
   facts.device = (what & kOnDevice) != 0 ? "cuda" : "cpu";
   facts.root = rank_or_none(layout, static_cast<std::int32_t>(what >> 32));
   facts.count = entry.count.load(kRelaxed);
-  facts.location = read_location(layout, rank, where & (kIsAsync - 1));
+  facts.location = read_location(layout, rank, where & (kMayDoMore - 1));
   facts.is_async = (where & kIsAsync) != 0;
+  facts.may_do_more = (where & kMayDoMore) != 0;
   facts.peer = rank_or_none(layout, static_cast<std::int32_t>(where >> 32));
   facts.start_ns = entry.start_ns.load(kRelaxed);
   facts.end_ns = entry.end_ns.load(kRelaxed);
@@ -140,6 +141,16 @@ RankFacts read_rank(const Layout& layout, int rank, std::uint64_t here, int& loo
   facts.is_thread = member.is_thread.load() != 0;
   facts.is_here = facts.pid == 0 || member.pid_namespace.load() == here;
   facts.is_debugged = member.is_debugged.load() != 0;
+  facts.caller = member.caller.load(kRelaxed);
+  facts.backward_caller = member.backward_caller.load(kRelaxed);
+  facts.awaits_work = member.awaits_work.load(kRelaxed) != 0;
+  facts.bystanders = known<Bystanders>(static_cast<std::uint32_t>(member.bystanders.load(kRelaxed)));
+  facts.looks = progress.looks.load(kRelaxed);
+  facts.work_looks = member.work_looks.load(kRelaxed);
+  facts.mail_moves = progress.mail_moves.load(kRelaxed);
+  facts.mail_looks = progress.mail_looks.load(kRelaxed);
+  facts.background_looks = progress.background_looks.load(kRelaxed);
+  facts.background_mail = progress.background_mail.load(kRelaxed);
   facts.exit_status = facts.state == MemberState::kDead ? member.exit_status.load() : kStatusUnknown;
   facts.arrived = progress.arrived.load();
   facts.finished = progress.finished.load();

@@ -24,7 +24,7 @@ struct EntryFacts {
   DType dtype;
   ReduceOp op;
   const char* device;  // "cpu" or "cuda"
-  bool is_async;
+  bool is_async, may_do_more;
   std::int32_t root, peer;  // -1 when it is no rank of the group
   std::uint64_t count;
   std::int64_t start_ns, end_ns;
@@ -51,6 +51,11 @@ struct RankFacts {
   bool is_thread;
   bool is_here;      // a process of another container has a number that means somebody else here
   bool is_debugged;
+  std::int32_t caller, backward_caller;  // threads, 0 or kSeveral
+  bool awaits_work;
+  Bystanders bystanders;  // kCount when it is none that we know
+  std::uint64_t looks, work_looks, mail_moves, mail_looks, background_looks;
+  std::uint32_t background_mail;
   MemberState state;  // kCount when it is none that we know
   std::int32_t exit_status;
   Seq arrived, finished, messages;

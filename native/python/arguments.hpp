@@ -16,7 +16,7 @@ namespace nb = nanobind;
 
 struct ReduceArgument {
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1.0;
+  nb::handle spelling = {};  // what was given, if it is no number of a ReduceOp
 };
 
 // Throws TypeError like any Python function.
@@ -79,22 +79,17 @@ class Arguments {
     if (!(value >= 0)) fail(std::string("argument '") + names_[at] + "' must not be negative");
     return value;
   }
-  // A ReduceOp, or what ReduceOp.premul_sum() returns.
+  // A number of phalanx.ReduceOp is read here; any other spelling is left to the operation, which can tell its peers.
   ReduceArgument reduction(std::size_t at) const {
     PyObject* value = values_[at];
     if (value == nullptr) return {};
-    ReduceArgument result;
-    if (!PyLong_Check(value)) {
-      if (!nb::hasattr(value, "factor")) fail(std::string("argument '") + names_[at] + "' must be a ReduceOp");
-      result.op = ReduceOp::kPremulSum;
-      result.factor = nb::cast<double>(nb::handle(value).attr("factor"));
-      return result;
-    }
+    if (!PyLong_Check(value)) return {.spelling = value};
     const long code = PyLong_AsLong(value);
-    if (code < 0 || code >= static_cast<long>(ReduceOp::kPremulSum))
-      fail(std::string("argument '") + names_[at] + "' must be a ReduceOp");
-    result.op = static_cast<ReduceOp>(code);
-    return result;
+    if (code < 0 || code >= static_cast<long>(ReduceOp::kPremulSum)) {
+      PyErr_Clear();
+      return {.spelling = value};
+    }
+    return {.op = static_cast<ReduceOp>(code)};
   }
 
  private:

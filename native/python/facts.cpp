@@ -72,7 +72,8 @@ nb::object entry_of(const std::optional<EntryFacts>& facts) {
                          {"start_ns", facts->start_ns},
                          {"end_ns", facts->end_ns},
                          {"shape", shape_of(facts->shape, facts->num_dims)},
-                         {"seconds_ago", static_cast<double>(static_cast<std::int64_t>(ago)) * 1e-9}});
+                         {"seconds_ago", static_cast<double>(static_cast<std::int64_t>(ago)) * 1e-9},
+                         {"may_do_more", facts->may_do_more}});
 }
 
 nb::list list_of(const std::vector<EntryFacts>& entries) {
@@ -84,6 +85,11 @@ nb::list list_of(const std::vector<EntryFacts>& entries) {
 const char* state_name(MemberState state) noexcept {
   static constexpr const char* names[] = {"absent", "present", "left", "dead", "unknown"};
   return names[static_cast<std::size_t>(state)];
+}
+
+const char* bystanders_name(Bystanders bystanders) noexcept {
+  static constexpr const char* names[] = {"unknown", "none", "some", "unknown"};
+  return names[std::min(static_cast<std::size_t>(bystanders), static_cast<std::size_t>(Bystanders::kCount))];
 }
 
 const char* awaited_name(Awaited awaited) noexcept {
@@ -130,13 +136,27 @@ nb::list snapshot_of(const Layout& layout, const std::function<std::int32_t(int)
                                 {"begun", entry_of(facts.begun)},
                                 {"mail", entry_of(facts.mail)},
                                 {"messages", facts.messages},
-                                {"moved_bytes", facts.moved_bytes}}));
+                                {"moved_bytes", facts.moved_bytes},
+                                {"caller", facts.caller},
+                                {"backward_caller", facts.backward_caller},
+                                {"awaits_work", facts.awaits_work},
+                                {"bystanders", bystanders_name(facts.bystanders)},
+                                {"looks", facts.looks},
+                                {"work_looks", facts.work_looks},
+                                {"mail_moves", facts.mail_moves},
+                                {"mail_looks", facts.mail_looks},
+                                {"background_looks", facts.background_looks},
+                                {"background_mail", facts.background_mail}}));
   }
   return ranks;
 }
 
-nb::object records_of(const Layout& layout, int rank) {
+void check_rank(const Layout& layout, int rank) {
   if (rank < 0 || rank >= layout.num_ranks()) throw nb::index_error("rank outside the group");
+}
+
+nb::object records_of(const Layout& layout, int rank) {
+  check_rank(layout, rank);
   return classes->records(
       {{"operations", list_of(read_operations(layout, rank))}, {"messages", list_of(read_messages(layout, rank))}});
 }
@@ -177,6 +197,7 @@ nb::object trouble_of(const char* kind, const Call& call, Seq seq, double timeou
 }
 
 nb::object RankEndpoint::entry(int rank, Seq seq) const {
+  check_rank(endpoint_->layout(), rank);
   int looks = kPatientLooks;
   return entry_of(read_entry_of(endpoint_->layout(), rank, seq, looks));
 }

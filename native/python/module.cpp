@@ -19,6 +19,7 @@
 #include "plain_text.hpp"
 #include "rank_device.hpp"
 #include "rank_endpoint.hpp"
+#include "work_methods.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,6 +51,10 @@ class GroupSegment {
   void fail(int culprit, const nb::str& text) {
     set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, {utf8_of(text)});
   }
+  void break_deadlock(int reporter, Seq seq, const nb::str& circle) {
+    set_fault_quietly(layout_, FaultKind::kDeadlock, -1, reporter, seq, {utf8_of(circle)});
+  }
+  void wake() { wake_everybody(layout_); }
   bool is_broken() const { return layout_.header().fault.state.load() != 0; }
   nb::list snapshot() const {
     return snapshot_of(layout_, [this](int rank) { return layout_.member(rank).exit_status.load(); });
@@ -59,12 +64,6 @@ class GroupSegment {
   Segment segment_;
   Layout layout_;
 };
-
-double seconds_or(nb::handle timeout, double otherwise) {
-  if (timeout.is_none()) return otherwise;
-  if (nb::hasattr(timeout, "total_seconds")) return nb::cast<double>(timeout.attr("total_seconds")());
-  return nb::cast<double>(timeout);
-}
 
 nb::bytes nonce(RankEndpoint& self) {
   const auto& nonce = self.core().layout().header().nonce;
@@ -127,6 +126,10 @@ NB_MODULE(_native, m) {
       .def("memory_left_bytes", &ControlGroups::memory_left_bytes)
       .def("processes_left", &ControlGroups::processes_left)
       .def("cores", &ControlGroups::cores);
+  m.def("num_long_waits", &LongWaits::count);
+  m.def("forget_long_waits", &LongWaits::forget);
+  m.def("on_long_wait", [](nb::object listener) { LongWaits::set_listener(listener.is_none() ? nullptr : listener.ptr()); },
+        "listener"_a.none());
   m.def("signal_thread", [](int pid, int thread, int number) { return syscall(SYS_tgkill, pid, thread, number) == 0; },
         "pid"_a, "thread"_a, "number"_a);
   m.def("admit_device_type", &admit_device_type, "dlpack_type"_a, "is_driver_memory"_a = false);
@@ -168,6 +171,8 @@ NB_MODULE(_native, m) {
       .def("close_descriptor", &GroupSegment::close_descriptor)
       .def("declare_dead", &GroupSegment::set_dead, "rank"_a, "status"_a)
       .def("fail", &GroupSegment::fail, "culprit"_a, "text"_a)
+      .def("break_deadlock", &GroupSegment::break_deadlock, "reporter"_a, "seq"_a, "circle"_a)
+      .def("wake", &GroupSegment::wake)
       .def_prop_ro("is_broken", &GroupSegment::is_broken)
       .def("snapshot", &GroupSegment::snapshot);
 
@@ -176,13 +181,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("is_truncated", &TraceFile::is_truncated)
       .def("close", &TraceFile::close);
 
-  nb::class_<NativeWork>(m, "NativeWork")
-      .def("wait", [](NativeWork& self, nb::handle timeout) { self.wait(seconds_or(timeout, -1)); },
-           "timeout_s"_a = nb::none())
-      .def("done", &NativeWork::is_done)
-      .def("exception", &NativeWork::exception)
-      .def("result", &NativeWork::result)
-      .def("source_rank", &NativeWork::source_rank);
+  nb::class_<NativeWork>(m, "NativeWork", nb::type_slots(work_slots()));
 
   nb::class_<RankEndpoint>(m, "RankEndpoint", nb::is_weak_referenceable(), nb::type_slots(operation_slots()))
       .def("__init__",
@@ -191,34 +190,43 @@ NB_MODULE(_native, m) {
              new (self) RankEndpoint(descriptor, rank, is_thread, timeout_s, each_of(library_folders, utf8_of), std::move(explain));
            },
            "descriptor"_a, "rank"_a, "is_thread"_a, "timeout_s"_a, "library_folders"_a, "explain"_a)
-      .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); })
-      .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); })
-      .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; })
-      .def_prop_ro("is_crowded", [](RankEndpoint& self) { return self.core().layout().header().is_crowded != 0; })
-      .def_prop_ro("name", [](RankEndpoint& self) { return text_of(read_name(self.core().layout())); })
-      .def_prop_ro("size_bytes", [](RankEndpoint& self) { return self.core().layout().total_bytes(); })
-      .def_prop_ro("nonce", &nonce)
-      .def_prop_ro("is_closed", &RankEndpoint::is_closed)
-      .def_rw("timeout_s", &RankEndpoint::timeout_s)
+      .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); }, "The number of this rank, from 0.")
+      .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); }, "The number of ranks.")
+      .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; },
+                   "The number of ranks of the job, which share the machine's cores.")
+      .def_prop_ro("is_crowded", [](RankEndpoint& self) { return self.core().layout().header().is_crowded != 0; },
+                   "Whether there are more ranks than cores to run them.")
+      .def_prop_ro("name", [](RankEndpoint& self) { return text_of(read_name(self.core().layout())); }, "The group's name.")
+      .def_prop_ro("size_bytes", [](RankEndpoint& self) { return self.core().layout().total_bytes(); },
+                   "How much shared memory the group has.")
+      .def_prop_ro("nonce", &nonce, "Random bytes that only this group has.")
+      .def_prop_ro("is_closed", &RankEndpoint::is_closed, "Whether this rank has left the group.")
+      .def_rw("timeout_s", &RankEndpoint::timeout_s, "The timeout of operations that have none of their own, in seconds.")
       .def("refuse",
            [](RankEndpoint& self, const std::string& operation, const nb::str& text) { return self.refuse(operation, utf8_of(text)); },
-           "operation"_a, "text"_a)
-      .def("abort", [](RankEndpoint& self, const nb::str& reason) { self.abort(utf8_of(reason)); }, "reason"_a = "")
-      .def("fail", [](RankEndpoint& self, const nb::str& text) { self.fail(utf8_of(text)); }, "text"_a)
+           "operation"_a, "text"_a, "Tell peers that this rank's arguments were wrong; return the error to raise.")
+      .def("abort", [](RankEndpoint& self, const nb::str& reason) { self.abort(utf8_of(reason)); }, "reason"_a = "",
+           "Break the group: every rank that waits in it gets an AbortedError at once.")
+      .def("fail", [](RankEndpoint& self, const nb::str& text) { self.fail(utf8_of(text)); }, "text"_a,
+           "Tell peers that this rank has raised an error outside the group's operations.")
       .def("_die", &RankEndpoint::die, "status"_a)
-      .def("watch", &RankEndpoint::watch, "ancestor"_a)
-      .def("find_dead", &RankEndpoint::find_dead)
-      .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); })
+      .def("watch", &RankEndpoint::watch, "ancestor"_a, "Fail when the other group fails, from which this one was made.")
+      .def("find_dead", &RankEndpoint::find_dead, "Return the ranks that are dead or have left.")
+      .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); },
+           "Return why the group is broken, or None.")
       .def("_set_debugged", &RankEndpoint::set_debugged, "is_debugged"_a)
+      .def("_set_bystanders", &RankEndpoint::set_bystanders, "are_there"_a)
       .def_prop_ro("_debugged_rank", &RankEndpoint::debugged_rank)
       .def("_trace", &RankEndpoint::trace, "file"_a.none())
       .def_prop_ro("_num_open_handles", &RankEndpoint::num_open_handles)
-      .def("records", [](RankEndpoint& self, int rank) { return records_of(self.core().layout(), rank); }, "rank"_a)
+      .def("records", [](RankEndpoint& self, int rank) { return records_of(self.core().layout(), rank); }, "rank"_a,
+           "Return the last operations and messages of a rank, oldest first.")
       .def("_set_recorder", &RankEndpoint::set_recorder, "recorder"_a.none())
       .def("_set_interceptor", &RankEndpoint::set_interceptor, "interceptor"_a.none())
-      .def("drain", &RankEndpoint::drain)
-      .def("close", &RankEndpoint::close)
-      .def("entry", &RankEndpoint::entry, "rank"_a, "seq"_a)
-      .def("snapshot", &RankEndpoint::snapshot)
-      .def("adopt_symmetric", &RankEndpoint::adopt_symmetric, "descriptor"_a, "id"_a);
+      .def("drain", &RankEndpoint::drain, "Wait for operations under way.")
+      .def("close", &RankEndpoint::close, "Leave the group at once; operations under way fail.")
+      .def("entry", &RankEndpoint::entry, "rank"_a, "seq"_a, "Return what the journal has of one operation of a rank, or None.")
+      .def("snapshot", &RankEndpoint::snapshot, "Return what each rank called last, and what it waits for.")
+      .def("adopt_symmetric", &RankEndpoint::adopt_symmetric, "descriptor"_a, "id"_a,
+           "Map memory that all ranks share; return this rank's part as an array.");
 }

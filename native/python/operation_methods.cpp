@@ -1,8 +1,7 @@
 #include "operation_methods.hpp"
 
-#include <system_error>
-
 #include "arguments.hpp"
+#include "methods.hpp"
 #include "rank_endpoint.hpp"
 
 namespace phalanx::python {
@@ -13,29 +12,16 @@ using Operator = nb::object (RankEndpoint::*)(const Arguments&);
 // One row of the table below: names, how many of them may be positional, and who serves the call.
 template <Operator kServe, const auto& kNames, std::size_t kPositional>
 PyObject* serve(PyObject* self, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) noexcept {
-  try {
+  return return_to_python([&] {
     RankEndpoint& endpoint = *nb::inst_ptr<RankEndpoint>(self);
     if (endpoint.is_hooked()) [[unlikely]] {
-      if (endpoint.is_recording()) return endpoint.record(kNames.function, values, num_given, keywords).release().ptr();
+      if (endpoint.is_recording()) return endpoint.record(kNames.function, values, num_given, keywords);
       endpoint.intercept(kNames.function, values, num_given, keywords);
     }
     const Arguments arguments(kNames.function, kNames.names, kPositional, values, num_given, keywords);
-    return (endpoint.*kServe)(arguments).release().ptr();
-  } catch (nb::python_error& error) {
-    error.restore();
-  } catch (const std::system_error& error) {
-    PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), error.what()).ptr());
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
+    return (endpoint.*kServe)(arguments);
+  });
 }
-
-template <std::size_t N>
-struct Signature {
-  const char* function;
-  const char* names[N];
-};
 
 constexpr Signature<4> kAllReduce{"all_reduce", {"tensor", "op", "timeout_s", "async_op"}};
 constexpr Signature<4> kAllReduceCoalesced{"all_reduce_coalesced", {"tensors", "op", "timeout_s", "async_op"}};
@@ -54,21 +40,18 @@ constexpr Signature<2> kBarrier{"barrier", {"timeout_s", "async_op"}};
 constexpr Signature<5> kSend{"send", {"tensor", "destination", "tag", "timeout_s", "async_op"}};
 constexpr Signature<5> kRecv{"recv", {"tensor", "source", "tag", "timeout_s", "async_op"}};
 
-#define PHALANX_METHOD(name, signature, positional, text)                                                             \
-  {                                                                                                                   \
-    #name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&serve<&RankEndpoint::name, signature, positional>)), \
-        METH_FASTCALL | METH_KEYWORDS, #name text                                                                     \
-  }
+#define PHALANX_METHOD(name, signature, positional, text) \
+  method(#name, &serve<&RankEndpoint::name, signature, positional>, #name text)
 
 PyMethodDef methods[] = {
     PHALANX_METHOD(all_reduce, kAllReduce, 2,
-                   "($self, tensor, op=ReduceOp.SUM, *, timeout_s=None, async_op=False)\n--\n\n"
+                   "($self, tensor, op='sum', *, timeout_s=None, async_op=False)\n--\n\n"
                    "Reduce the tensor over all ranks, in place."),
     PHALANX_METHOD(all_reduce_coalesced, kAllReduceCoalesced, 2,
-                   "($self, tensors, op=ReduceOp.SUM, *, timeout_s=None, async_op=False)\n--\n\n"
+                   "($self, tensors, op='sum', *, timeout_s=None, async_op=False)\n--\n\n"
                    "Reduce a list of tensors over all ranks, in place."),
     PHALANX_METHOD(reduce, kReduce, 3,
-                   "($self, tensor, root=0, op=ReduceOp.SUM, *, timeout_s=None, async_op=False)\n--\n\n"
+                   "($self, tensor, root=0, op='sum', *, timeout_s=None, async_op=False)\n--\n\n"
                    "Reduce the tensor into the root's; the other ranks' tensors stay as they are."),
     PHALANX_METHOD(broadcast, kBroadcast, 2,
                    "($self, tensor, root=0, *, timeout_s=None, async_op=False)\n--\n\n"
@@ -86,10 +69,10 @@ PyMethodDef methods[] = {
                    "($self, output, inputs=None, root=0, *, timeout_s=None, async_op=False)\n--\n\n"
                    "Copy the root's inputs[i] into rank i's output; other ranks give None."),
     PHALANX_METHOD(reduce_scatter, kReduceScatter, 3,
-                   "($self, output, inputs, op=ReduceOp.SUM, *, timeout_s=None, async_op=False)\n--\n\n"
+                   "($self, output, inputs, op='sum', *, timeout_s=None, async_op=False)\n--\n\n"
                    "Reduce inputs[i] of all ranks into rank i's output; sizes may differ."),
     PHALANX_METHOD(reduce_scatter_single, kReduceScatterSingle, 3,
-                   "($self, output, input, op=ReduceOp.SUM, *, timeout_s=None, async_op=False)\n--\n\n"
+                   "($self, output, input, op='sum', *, timeout_s=None, async_op=False)\n--\n\n"
                    "Reduce the i-th block of all ranks' inputs into rank i's output."),
     PHALANX_METHOD(all_to_all, kAllToAll, 2,
                    "($self, outputs, inputs, *, timeout_s=None, async_op=False)\n--\n\n"
@@ -104,7 +87,7 @@ PyMethodDef methods[] = {
                    "Send the tensor to one rank."),
     PHALANX_METHOD(recv, kRecv, 3,
                    "($self, tensor, source=None, tag=0, *, timeout_s=None, async_op=False)\n--\n\n"
-                   "Receive into the tensor, from one rank or from any; returns the source."),
+                   "Receive into the tensor, from one rank or from any; return the source."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -21,9 +21,26 @@ void check_reducible(const Call& call) {
                      " on " + dtype_name(call.dtype));
 }
 
+// A word such as "max", an object of torch, or what ReduceOp.premul_sum() returns.
+[[gnu::cold]] void read_reduction(Call& call, nb::handle spelling) {
+  try {
+    const nb::object read = nb::module_::import_("phalanx.reductions").attr("as_reduce_op")(spelling);
+    if (PyLong_Check(read.ptr())) {
+      call.op = static_cast<ReduceOp>(nb::cast<int>(read));
+    } else {
+      call.op = ReduceOp::kPremulSum;
+      call.factor = nb::cast<double>(read.attr("factor"));
+    }
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_ValueError)) throw;
+    throw UsageProblem(utf8_of(nb::str(error.value())));
+  }
+}
+
 void set_reduction(Call& call, const ReduceArgument& how) {
   call.op = how.op;
-  call.factor = how.factor;
+  if (how.spelling.is_valid()) [[unlikely]]
+    read_reduction(call, how.spelling);
 }
 
 void check_same_dtype(const Tensor& a, const Tensor& b, const char* text) {

@@ -13,6 +13,30 @@ bool python_signal_arrived() {
   return PyErr_CheckSignals() != 0;
 }
 
+std::atomic<int> LongWaits::count_{0}, LongWaits::epoch_{0};
+static PyObject* long_wait_listener = nullptr;  // guarded by the GIL
+
+void LongWaits::set_listener(PyObject* listener) {
+  Py_XINCREF(listener);
+  Py_XDECREF(std::exchange(long_wait_listener, listener));
+}
+
+bool LongWaits::go_on() {
+  constexpr std::int64_t kLongNs = 1'000'000'000;
+  if (is_counted_) return true;
+  const std::int64_t now = monotonic_ns();
+  if (start_ns_ == 0) start_ns_ = now;
+  if (now - start_ns_ < kLongNs) return true;
+  count_.fetch_add(1);
+  counted_in_ = epoch_.load();
+  is_counted_ = true;
+  const nb::gil_scoped_acquire gil;
+  if (long_wait_listener == nullptr) return true;
+  PyObject* const result = PyObject_CallNoArgs(long_wait_listener);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
 const char* operation_name(Operation operation) noexcept {
   static constexpr const char* names[] = {"none",      "all_reduce",     "reduce",     "broadcast", "all_gather",
                                           "gather",    "scatter",        "reduce_scatter", "all_to_all", "barrier",
@@ -24,7 +48,7 @@ const char* operation_name(Operation operation) noexcept {
 const char* fault_name(FaultKind kind) noexcept {
   static constexpr const char* names[] = {"none",      "mismatch",    "timeout", "peer_died",
                                           "peer_left", "peer_failed", "aborted", "interrupted",
-                                          "out_of_memory", "unknown"};
+                                          "out_of_memory", "deadlock",   "unknown"};
   static_assert(std::size(names) == static_cast<std::size_t>(FaultKind::kCount) + 1);
   return names[std::min(static_cast<std::size_t>(kind), static_cast<std::size_t>(FaultKind::kCount))];
 }
@@ -159,11 +183,15 @@ void RankEndpoint::fail(const std::string& text) {
   set_fault(endpoint_->layout(), FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, {text});
 }
 
+constexpr double kShortTimeoutS = 60;
+
 Call RankEndpoint::new_call(Operation operation, double timeout) {
   Call call;
   call.operation = operation;
+  endpoint_->callers().note();
   const double seconds = effective(timeout);
   const double limit = 1e9;  // thirty years
+  call.may_do_more = seconds < std::max(timeout_s, kShortTimeoutS);
   call.start_ns = monotonic_ns();
   call.paused_ns = paused_ns_so_far();
   call.deadline_ns = call.start_ns + static_cast<std::int64_t>(std::fmin(seconds, limit) * 1e9);

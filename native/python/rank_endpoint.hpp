@@ -105,6 +105,10 @@ class RankEndpoint {
   nb::list find_dead();
   // While it is true, everybody's deadlines stand still.
   void set_debugged(bool is_debugged) { endpoint_->set_debugged(is_debugged); }
+  // Whether this process runs Python code in other threads than those that call operations.
+  void set_bystanders(bool are_there) {
+    endpoint_->member().bystanders.store(are_there ? Bystanders::kSome : Bystanders::kNone, std::memory_order_release);
+  }
   // Which rank is debugged, or -1.
   int debugged_rank() const;
   // From here on every operation is also written to a file; with null no longer.

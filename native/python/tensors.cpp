@@ -216,7 +216,7 @@ bool has_overlap(const DlTensor& t) {
 }
 
 [[noreturn]] void refuse_object(nb::handle object, const char* role) {
-  throw UsageProblem(std::string(role) + " must be a torch tensor on the CPU, not " + name_of_type(object));
+  throw UsageProblem(std::string(role) + " must be a torch tensor, not " + name_of_type(object));
 }
 
 // The GPU whose memory it is, or kHost.

@@ -7,6 +7,8 @@ def train():
     group.all_reduce(tensor)
 
 phalanx.spawn(train, ranks=8)
+
+(PYTEST_DONT_REWRITE: pytest warns of a plugin's package that was imported before pytest unless it says this.)
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         AbortedError,
         BuildError,
         ClosedError,
+        DeadlockError,
         InternalError,
         MismatchError,
         OperationTimeoutError,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from phalanx.stand_in import is_stand_in, stand_in_for
     from phalanx.virtual_gpus.set_up import virtual_devices
 
+    __version__: str
+
 _HOMES = {
     "phalanx.collectives": ("Group", "ReduceOp", "Work"),
     "phalanx.virtual_gpus.set_up": ("virtual_devices",),
@@ -49,6 +54,7 @@ _HOMES = {
         "AbortedError",
         "BuildError",
         "ClosedError",
+        "DeadlockError",
         "InternalError",
         "MismatchError",
         "OperationTimeoutError",
@@ -75,6 +81,7 @@ __all__ = [
     "AbortedError",
     "BuildError",
     "ClosedError",
+    "DeadlockError",
     "Group",
     "InternalError",
     "MismatchError",
@@ -106,7 +113,15 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import phalanx` is fast and needs no torch."""
     if name == "devices":
         return importlib.import_module("phalanx.devices")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("phalanx")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)  # found at once from now on
     return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, for editors and for the completion of Python's prompt."""
+    of_python = [name for name in globals() if name.startswith("__") and name.endswith("__")]
+    return sorted({*of_python, *__all__, "__version__"})

@@ -6,6 +6,9 @@ with phalanx waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 from phalanx import settings
 from phalanx.errors import PhalanxError
 
@@ -27,19 +30,33 @@ def set_up_from_environment() -> None:
     """
     variable = ""
     try:
-        num_devices, names = settings.virtual_gpus(), settings.stood_in_for()
-        if num_devices:
-            variable = f"PHALANX_VIRTUAL_GPUS={num_devices}: "
-            # Here, and below: most programs do not ask for it, and should not wait for these imports.
-            from phalanx.virtual_gpus.set_up import virtual_devices
-
-            virtual_devices(num_devices, face="cuda")
-        if names:
-            # As above.
-            from phalanx.stand_in import stand_in_for
-
-            for name in names:
-                variable = f"PHALANX_STAND_IN={name}: "
-                stand_in_for(name)
+        for variable, step in _steps():  # noqa: B007
+            step()
     except PhalanxError as error:
         raise EnvironmentRefused(f"{variable}{error}") from error
+
+
+def set_up_rank() -> None:
+    """Do the same in a rank that was forked from a process which had imported torch without these variables.
+
+    Raises:
+        PhalanxError: A variable makes no sense, this process can't have virtual GPUs, or their library can't be built.
+    """
+    for _, step in _steps():
+        step()
+
+
+def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what the environment asks for: each variable, and what it does."""
+    num_devices, names = settings.virtual_gpus(), settings.stood_in_for()
+    if num_devices:
+        # Here, and below: most programs do not ask for it, and should not wait for these imports.
+        from phalanx.virtual_gpus.set_up import virtual_devices
+
+        yield f"PHALANX_VIRTUAL_GPUS={num_devices}: ", partial(virtual_devices, num_devices, face="cuda")
+    if names:
+        # As above.
+        from phalanx.stand_in import stand_in_for
+
+        for name in names:
+            yield f"PHALANX_STAND_IN={name}: ", partial(stand_in_for, name)

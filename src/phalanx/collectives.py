@@ -7,15 +7,27 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol
 
-from phalanx.operations import AnyReduceOp, PremulSum, ReduceOp, Tensor, TensorOperations, Timeout, Work, seconds_of
+from phalanx.operations import Tensor, TensorOperations, Timeout, Work, seconds_of
+from phalanx.reductions import AnyReduceOp, PremulSum, ReduceOp, Reduction, Reductions, as_reduce_op
 
-__all__ = ["AnyReduceOp", "Group", "LocalGroup", "PremulSum", "ReduceOp", "Timeout", "Work", "seconds_of"]
+__all__ = [
+    "AnyReduceOp",
+    "Group",
+    "LocalGroup",
+    "PremulSum",
+    "ReduceOp",
+    "Reduction",
+    "Timeout",
+    "Work",
+    "as_reduce_op",
+    "seconds_of",
+]
 
 
-class Group(TensorOperations, Protocol):
+class Group(Reductions, TensorOperations, Protocol):
     """Ranks that communicate with each other. Each rank holds its own object; several threads may share it.
 
-    TensorOperations has the operations on tensors.
+    The operations on tensors come from Reductions and TensorOperations.
     """
 
     @property
@@ -48,36 +60,36 @@ class Group(TensorOperations, Protocol):
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value, in rank order."""
 
-    def gather_object(self, value: Any, root: int = ...) -> list[Any] | None:
+    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return every rank's value on the root, None elsewhere."""
 
-    def broadcast_object(self, value: Any = ..., root: int = ...) -> Any:
+    def broadcast_object(self, value: Any = None, root: int = 0) -> Any:
         """Return the root's value."""
 
-    def scatter_object(self, values: Sequence[Any] | None = ..., root: int = ...) -> Any:
+    def scatter_object(self, values: Sequence[Any] | None = None, root: int = 0) -> Any:
         """Return the root's values[i] on rank i."""
 
-    def empty(self, *shape: int, dtype: Any = ..., timeout_s: Timeout = ...) -> Tensor:
+    def empty(self, *shape: int, dtype: Any = None, timeout_s: Timeout = None) -> Tensor:
         """Return a tensor in memory that all ranks share."""
 
-    def coalescing(self, *, async_op: bool = ...) -> AbstractContextManager[Any]:
+    def coalescing(self, *, async_op: bool = False) -> AbstractContextManager[Any]:
         """Launch the calls inside a `with` block together."""
 
-    def split(self, ranks: Sequence[int], *, name: str | None = ..., timeout_s: Timeout = ...) -> Group | None:
+    def split(self, ranks: Sequence[int], *, name: str | None = None, timeout_s: Timeout = None) -> Group | None:
         """Make a group of some of the ranks. Only its members need to call this."""
 
     def split_by_color(
-        self, color: int | None, key: int = ..., *, name: str | None = ..., timeout_s: Timeout = ...
+        self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None
     ) -> Group | None:
         """Make one group per color. Every rank must call this."""
 
-    def merge(self, place: str, size: int, *, name: str | None = ..., timeout_s: Timeout = ...) -> Group:
+    def merge(self, place: str, size: int, *, name: str | None = None, timeout_s: Timeout = None) -> Group:
         """Make one group of all ranks that call this with the same place, `size` in all."""
 
-    def shrink(self, *, without: Sequence[int] = ..., timeout_s: Timeout = ...) -> Group:
+    def shrink(self, *, without: Sequence[int] = (), timeout_s: Timeout = None) -> Group:
         """Make a group of the ranks that are still alive. Every survivor must call this."""
 
-    def abort(self, reason: str = ...) -> None:
+    def abort(self, reason: str = "") -> None:
         """Break the group: every rank that waits in it gets an AbortedError at once."""
 
     def close(self) -> None:
@@ -109,16 +121,16 @@ class LocalGroup(Group, Protocol):
     def leave(self) -> None:
         """Leave the group at once; operations under way fail."""
 
-    def split(self, ranks: Sequence[int], *, name: str | None = ..., timeout_s: Timeout = ...) -> LocalGroup | None:
+    def split(self, ranks: Sequence[int], *, name: str | None = None, timeout_s: Timeout = None) -> LocalGroup | None:
         """Make a group of some of the ranks."""
 
     def split_by_color(
-        self, color: int | None, key: int = ..., *, name: str | None = ..., timeout_s: Timeout = ...
+        self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None
     ) -> LocalGroup | None:
         """Make one group per color."""
 
-    def merge(self, place: str, size: int, *, name: str | None = ..., timeout_s: Timeout = ...) -> LocalGroup:
+    def merge(self, place: str, size: int, *, name: str | None = None, timeout_s: Timeout = None) -> LocalGroup:
         """Become one group with others that meet at the same place."""
 
-    def shrink(self, *, without: Sequence[int] = ..., timeout_s: Timeout = ...) -> LocalGroup:
+    def shrink(self, *, without: Sequence[int] = (), timeout_s: Timeout = None) -> LocalGroup:
         """Make a group of the ranks that are left."""

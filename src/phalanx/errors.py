@@ -82,6 +82,13 @@ class OperationTimeoutError(PhalanxError, TimeoutError):
     """An operation did not finish before its deadline. `culprits` are the ranks that did not come."""
 
 
+class DeadlockError(OperationTimeoutError):
+    """Ranks wait for each other, so that none can ever go on. `culprits` are the ranks that this one waits for.
+
+    You get it after a second or two; the deadline of the operation may be much later.
+    """
+
+
 class PeerError(PhalanxError):
     """Another rank can't go on, so this one can't either."""
 

@@ -1,11 +1,9 @@
-"""The operations on tensors that all groups share: ReduceOp, TensorOperations, Work."""
+"""The operations on tensors that all groups share, without those that reduce: TensorOperations, Work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload, runtime_checkable
 
 from phalanx.errors import UsageError
@@ -34,34 +32,6 @@ def seconds_of(timeout_s: Timeout, default: float) -> float:
     if not value > 0:
         raise UsageError(f"a timeout of {value} s is not possible; give a positive number")
     return value
-
-
-class ReduceOp(IntEnum):
-    """How the values of all ranks are combined. The engine uses the same numbers."""
-
-    SUM = 0
-    AVG = 1
-    PRODUCT = 2
-    MIN = 3
-    MAX = 4
-    BAND = 5
-    BOR = 6
-    BXOR = 7
-
-    @staticmethod
-    def premul_sum(factor: float) -> PremulSum:
-        """Multiply this rank's values by the factor, then sum."""
-        return PremulSum(float(factor))
-
-
-@dataclass(frozen=True)
-class PremulSum:
-    """A sum in which each rank first multiplies its values by its own factor."""
-
-    factor: float
-
-
-AnyReduceOp: TypeAlias = "ReduceOp | PremulSum"
 
 
 @runtime_checkable
@@ -95,70 +65,9 @@ class TensorOperations(Protocol):
     """
 
     @overload
-    def all_reduce(
-        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
-    ) -> None:
-        """Reduce the tensor over all ranks, in place."""
-
-    @overload
-    def all_reduce(
-        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
-    ) -> Work: ...
-    @overload
-    def all_reduce(
-        self, tensor: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
-    ) -> Work | None: ...
-    @overload
-    def all_reduce_coalesced(
-        self,
-        tensors: Sequence[Tensor],
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[False] = ...,
-    ) -> None:
-        """Reduce a list of tensors over all ranks, in place."""
-
-    @overload
-    def all_reduce_coalesced(
-        self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
-    ) -> Work: ...
-    @overload
-    def all_reduce_coalesced(
-        self, tensors: Sequence[Tensor], op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
-    ) -> Work | None: ...
-    @overload
-    def reduce(
-        self,
-        tensor: Tensor,
-        root: int = ...,
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[False] = ...,
-    ) -> None:
-        """Reduce the tensor into the root's; the other ranks' tensors stay as they are."""
-
-    @overload
-    def reduce(
-        self,
-        tensor: Tensor,
-        root: int = ...,
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[True],
-    ) -> Work: ...
-    @overload
-    def reduce(
-        self, tensor: Tensor, root: int = ..., op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
-    ) -> Work | None: ...
-    @overload
     def broadcast(
         self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
-    ) -> None:
-        """Copy the root's tensor into every rank's."""
-
+    ) -> None: ...
     @overload
     def broadcast(
         self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
@@ -167,12 +76,13 @@ class TensorOperations(Protocol):
     def broadcast(
         self, tensor: Tensor, root: int = ..., *, timeout_s: Timeout = ..., async_op: bool
     ) -> Work | None: ...
+    def broadcast(self, tensor: Tensor, root: int = 0, *, timeout_s: Timeout = None, async_op: bool = False) -> Any:
+        """Copy the root's tensor into every rank's."""
+
     @overload
     def all_gather(
         self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
-    ) -> None:
-        """Copy rank i's input into outputs[i] on every rank; sizes may differ."""
-
+    ) -> None: ...
     @overload
     def all_gather(
         self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[True]
@@ -181,12 +91,15 @@ class TensorOperations(Protocol):
     def all_gather(
         self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = ..., async_op: bool
     ) -> Work | None: ...
+    def all_gather(
+        self, outputs: Sequence[Tensor], input: Tensor, *, timeout_s: Timeout = None, async_op: bool = False
+    ) -> Any:
+        """Copy rank i's input into outputs[i] on every rank; sizes may differ."""
+
     @overload
     def all_gather_single(
         self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...
-    ) -> None:
-        """Copy all inputs into one output, concatenated or stacked."""
-
+    ) -> None: ...
     @overload
     def all_gather_single(
         self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: Literal[True]
@@ -195,6 +108,11 @@ class TensorOperations(Protocol):
     def all_gather_single(
         self, output: Tensor, input: Tensor, *, timeout_s: Timeout = ..., async_op: bool
     ) -> Work | None: ...
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, *, timeout_s: Timeout = None, async_op: bool = False
+    ) -> Any:
+        """Copy all inputs into one output, concatenated or stacked."""
+
     @overload
     def gather(
         self,
@@ -204,30 +122,39 @@ class TensorOperations(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: Literal[False] = ...,
-    ) -> None:
+    ) -> None: ...
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> Work | None: ...
+    def gather(
+        self,
+        outputs: Sequence[Tensor] | None,
+        input: Tensor,
+        root: int = 0,
+        *,
+        timeout_s: Timeout = None,
+        async_op: bool = False,
+    ) -> Any:
         """Copy rank i's input into the root's outputs[i]; other ranks give None."""
 
     @overload
-    def gather(
-        self,
-        outputs: Sequence[Tensor] | None,
-        input: Tensor,
-        root: int = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[True],
-    ) -> Work: ...
-    @overload
-    def gather(
-        self,
-        outputs: Sequence[Tensor] | None,
-        input: Tensor,
-        root: int = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: bool,
-    ) -> Work | None: ...
-    @overload
     def scatter(
         self,
         output: Tensor,
@@ -236,81 +163,38 @@ class TensorOperations(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: Literal[False] = ...,
-    ) -> None:
+    ) -> None: ...
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: Literal[True],
+    ) -> Work: ...
+    @overload
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = ...,
+        root: int = ...,
+        *,
+        timeout_s: Timeout = ...,
+        async_op: bool,
+    ) -> Work | None: ...
+    def scatter(
+        self,
+        output: Tensor,
+        inputs: Sequence[Tensor] | None = None,
+        root: int = 0,
+        *,
+        timeout_s: Timeout = None,
+        async_op: bool = False,
+    ) -> Any:
         """Copy the root's inputs[i] into rank i's output; other ranks give None."""
 
-    @overload
-    def scatter(
-        self,
-        output: Tensor,
-        inputs: Sequence[Tensor] | None = ...,
-        root: int = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[True],
-    ) -> Work: ...
-    @overload
-    def scatter(
-        self,
-        output: Tensor,
-        inputs: Sequence[Tensor] | None = ...,
-        root: int = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: bool,
-    ) -> Work | None: ...
-    @overload
-    def reduce_scatter(
-        self,
-        output: Tensor,
-        inputs: Sequence[Tensor],
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[False] = ...,
-    ) -> None:
-        """Reduce inputs[i] of all ranks into rank i's output; sizes may differ."""
-
-    @overload
-    def reduce_scatter(
-        self,
-        output: Tensor,
-        inputs: Sequence[Tensor],
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[True],
-    ) -> Work: ...
-    @overload
-    def reduce_scatter(
-        self,
-        output: Tensor,
-        inputs: Sequence[Tensor],
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: bool,
-    ) -> Work | None: ...
-    @overload
-    def reduce_scatter_single(
-        self,
-        output: Tensor,
-        input: Tensor,
-        op: AnyReduceOp = ...,
-        *,
-        timeout_s: Timeout = ...,
-        async_op: Literal[False] = ...,
-    ) -> None:
-        """Reduce the i-th block of all ranks' inputs into rank i's output."""
-
-    @overload
-    def reduce_scatter_single(
-        self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
-    ) -> Work: ...
-    @overload
-    def reduce_scatter_single(
-        self, output: Tensor, input: Tensor, op: AnyReduceOp = ..., *, timeout_s: Timeout = ..., async_op: bool
-    ) -> Work | None: ...
     @overload
     def all_to_all(
         self,
@@ -319,9 +203,7 @@ class TensorOperations(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: Literal[False] = ...,
-    ) -> None:
-        """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
-
+    ) -> None: ...
     @overload
     def all_to_all(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: Literal[True]
@@ -330,6 +212,11 @@ class TensorOperations(Protocol):
     def all_to_all(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = ..., async_op: bool
     ) -> Work | None: ...
+    def all_to_all(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], *, timeout_s: Timeout = None, async_op: bool = False
+    ) -> Any:
+        """Copy inputs[i] to rank i, and what rank i has for this rank into outputs[i]."""
+
     @overload
     def all_to_all_single(
         self,
@@ -340,9 +227,7 @@ class TensorOperations(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: Literal[False] = ...,
-    ) -> None:
-        """Exchange rows of one tensor; without splits every rank gets the same number."""
-
+    ) -> None: ...
     @overload
     def all_to_all_single(
         self,
@@ -365,14 +250,27 @@ class TensorOperations(Protocol):
         timeout_s: Timeout = ...,
         async_op: bool,
     ) -> Work | None: ...
-    @overload
-    def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...) -> None:
-        """Wait until every rank is here."""
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        *,
+        timeout_s: Timeout = None,
+        async_op: bool = False,
+    ) -> Any:
+        """Exchange rows of one tensor; without splits every rank gets the same number."""
 
+    @overload
+    def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[False] = ...) -> None: ...
     @overload
     def barrier(self, *, timeout_s: Timeout = ..., async_op: Literal[True]) -> Work: ...
     @overload
     def barrier(self, *, timeout_s: Timeout = ..., async_op: bool) -> Work | None: ...
+    def barrier(self, *, timeout_s: Timeout = None, async_op: bool = False) -> Any:
+        """Wait until every rank is here."""
+
     @overload
     def send(
         self,
@@ -382,9 +280,7 @@ class TensorOperations(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: Literal[False] = ...,
-    ) -> None:
-        """Send the tensor to one rank."""
-
+    ) -> None: ...
     @overload
     def send(
         self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: Literal[True]
@@ -393,6 +289,11 @@ class TensorOperations(Protocol):
     def send(
         self, tensor: Tensor, destination: int, tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool
     ) -> Work | None: ...
+    def send(
+        self, tensor: Tensor, destination: int, tag: int = 0, *, timeout_s: Timeout = None, async_op: bool = False
+    ) -> Any:
+        """Send the tensor to one rank."""
+
     @overload
     def recv(
         self,
@@ -402,9 +303,7 @@ class TensorOperations(Protocol):
         *,
         timeout_s: Timeout = ...,
         async_op: Literal[False] = ...,
-    ) -> int:
-        """Receive into the tensor, from one rank or from any; return the source."""
-
+    ) -> int: ...
     @overload
     def recv(
         self,
@@ -419,3 +318,13 @@ class TensorOperations(Protocol):
     def recv(
         self, tensor: Tensor, source: int | None = ..., tag: int = ..., *, timeout_s: Timeout = ..., async_op: bool
     ) -> Work | int: ...
+    def recv(
+        self,
+        tensor: Tensor,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        timeout_s: Timeout = None,
+        async_op: bool = False,
+    ) -> Any:
+        """Receive into the tensor, from one rank or from any; return the source."""

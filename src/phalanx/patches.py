@@ -6,8 +6,10 @@ doctor` shows when they are changed. This module does not import torch.
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +18,8 @@ from typing import Any, NamedTuple
 
 Names = Mapping[str, object]
 """Dotted paths, such as "torch._C._cuda_getDevice", and what they shall stand for."""
+
+_log = logging.getLogger(__name__)
 
 MISSING: Any = object()
 ON_REQUEST = "phalanx.patches.undo_all()"
@@ -41,6 +45,9 @@ class Patch(NamedTuple):
 
 class Patches:
     """Changes that are made, and undone, together. Not for several threads at once.
+
+    A name that somebody else has changed since keeps their value when it is undone. Their value may call ours, so what
+    `wrap` puts in must not harm groups of other backends, nor ask for anything that is undone.
 
     Args:
         when: What makes phalanx make these changes.
@@ -69,7 +76,8 @@ class Patches:
         if owner is MISSING or (only_if_there and before is MISSING):
             return MISSING
         setattr(owner, name, value)
-        self.note(path, lambda: _put_back(owner, name, before), why, until=until)
+        ours = vars(owner).get(name, MISSING)
+        self.note(path, lambda: _put_back(path, ours, owner, name, before), why, until=until)
         return before
 
     def replace_all(self, names: Names, why: str) -> None:
@@ -78,30 +86,35 @@ class Patches:
             self.replace(path, value, why)
 
     def wrap(self, paths: Sequence[str], wrap: Callable[[Any], Any], why: str, *, until: str = "always") -> None:
-        """Replace a function under all names that it has; `wrap` gets the function and returns the new one."""
-        original = find(paths[0])
-        if original is not MISSING:
-            wrapped = wrap(original)
-            for path in paths:
-                self.replace(path, wrapped, why, until=until, only_if_there=True)
+        """Replace a function under all names that it has; `wrap` gets the function and returns the new one.
+
+        A name that stands for another function, as when a program has changed it, gets a new function of its own.
+        """
+        made: list[tuple[Any, Any]] = []  # functions, and the new ones
+        for path in paths:
+            function = find(path)
+            if function is MISSING:
+                continue
+            wrapped = next((new for old, new in made if old is function), MISSING)
+            if wrapped is MISSING:
+                wrapped = wrap(function)
+                made.append((function, wrapped))
+            self.replace(path, wrapped, why, until=until, only_if_there=True)
 
     def set_item(self, path: str, key: str, value: object, why: str) -> None:
         """Set an entry of a dictionary."""
         owner = find(path)
         before = owner.get(key, MISSING)
         owner[key] = value
-        self.note(
-            f'{path}["{key}"]',
-            lambda: owner.pop(key) if before is MISSING else owner.__setitem__(key, before),
-            why,
-        )
+        name = f'{path}["{key}"]'
+        self.note(name, lambda: _put_item_back(name, value, owner, key, before), why)
 
     def add_item(self, path: str, item: str, why: str) -> None:
         """Add a string to a list that does not have it."""
         owner = find(path)
         if item not in owner:
             owner.append(item)
-            self.note(f'{path}["{item}"]', lambda: owner.remove(item), why)
+            self.note(f'{path}["{item}"]', lambda: owner.remove(item) if item in owner else None, why)
 
     def note(self, name: str, undo: Callable[[], object], why: str, *, until: str = "always") -> None:
         """Note a change that the caller has made, and what undoes it."""
@@ -119,18 +132,26 @@ class Patches:
         For modules of torch that take seconds to import and that most programs never need.
         """
         if module in sys.modules:
+            importlib.import_module(module)  # another thread may still be at it: this waits
             change()
         else:
             finder = _Finder(module, change)
             sys.meta_path.insert(0, finder)
-            self._add(finder.go_away)
+            self._add(finder.remove)
 
     def enter(self, change: Callable[[], None]) -> None:
-        """Make changes for one more user: `change` is called for the first one. Threads may call this."""
+        """Make changes for one more user: `change` is called for the first one. Threads may call this.
+
+        If `change` raises, what it has done so far is undone, and there is no new user.
+        """
         with self._lock:
+            if self._num_users == 0:
+                try:
+                    change()
+                except BaseException:
+                    self.undo()
+                    raise
             self._num_users += 1
-            if self._num_users == 1:
-                change()
 
     def leave(self) -> None:
         """Undo the changes when the last user leaves. Threads may call this."""
@@ -140,11 +161,13 @@ class Patches:
                 self.undo()
 
     def undo(self) -> None:
-        """Put everything back, the last change first."""
-        while self._undo:
-            self._undo.pop()()
-        self.patches.clear()
-        _made[:] = [other for other in _made if other is not self]
+        """Put everything back, the last change first. If a step raises, the others are done before that is raised."""
+        with self._lock:
+            steps = self._undo[::-1]
+            self._undo.clear()
+            self.patches.clear()
+            _made[:] = [other for other in _made if other is not self]
+        _do_all(steps)
 
 
 _made: list[Patches] = []  # those of this process that have changed something, in this order
@@ -158,9 +181,7 @@ def changes() -> Iterator[Patch]:
 
 def undo_all() -> None:
     """Undo the changes that nothing else undoes, but for the permanent ones. No group of phalanx may be in use."""
-    for patches in reversed(_made.copy()):
-        if patches.how_undone == ON_REQUEST:
-            patches.undo()
+    _do_all([patches.undo for patches in reversed(_made) if patches.how_undone == ON_REQUEST])
 
 
 def find(path: str) -> Any:
@@ -173,15 +194,44 @@ def find(path: str) -> Any:
     return found
 
 
-def _put_back(owner: Any, name: str, value: object) -> None:
-    if value is not MISSING:
-        setattr(owner, name, value)
-    else:
+def _do_all(steps: Sequence[Callable[[], object]]) -> None:
+    """Do every step, and then raise the first exception."""
+    errors: list[BaseException] = []
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _put_back(path: str, ours: object, owner: Any, name: str, before: object) -> None:
+    if not _is_ours(path, ours, vars(owner).get(name, MISSING)):
+        return
+    if before is not MISSING:
+        setattr(owner, name, before)
+    elif ours is not MISSING:
         delattr(owner, name)
 
 
+def _put_item_back(path: str, ours: object, owner: dict[str, object], key: str, before: object) -> None:
+    if not _is_ours(path, ours, owner.get(key, MISSING)):
+        return
+    if before is not MISSING:
+        owner[key] = before
+    else:
+        del owner[key]
+
+
+def _is_ours(path: str, ours: object, found: object) -> bool:
+    if found is not ours:
+        _log.warning("%s was changed after phalanx changed it: it is left as it is", path)
+    return found is ours
+
+
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module, as the others would, and then goes away."""
+    """Finds one module, as the others would, until it has been loaded."""
 
     def __init__(self, module: str, change: Callable[[], None]) -> None:
         self.module = module
@@ -194,26 +244,31 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            self.go_away()
-            spec.loader = _Loader(spec.loader, self._change)
+            spec.loader = _Loader(spec.loader, self)
         return spec
 
-    def go_away(self) -> None:
+    def loaded(self) -> None:
+        """Make the changes, unless they were made or undone meanwhile."""
+        if self in sys.meta_path:
+            self.remove()
+            self._change()
+
+    def remove(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, change: Callable[[], None]) -> None:
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
-        self._change = change
+        self._finder = finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        self._change()
+        self._finder.loaded()
 
     def __getattr__(self, name: str) -> object:  # inspect asks loaders for sources
         return getattr(self._loader, name)

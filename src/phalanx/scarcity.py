@@ -40,9 +40,9 @@ def in_words(error: OSError, what: str) -> OSError:
     """Return an error of the same kind that says what could not be done, why, and what to do about it."""
     if "\n  do " in str(error):  # whoever was nearer to it has said so
         return error
-    told = f"{what}: {error.strerror or error}"
+    message = f"{what}: {error.strerror or error}"
     advice = advice_about(error)
-    return type(error)(error.errno, f"{told}\n  do       {advice}" if advice else told)
+    return type(error)(error.errno, f"{message}\n  do       {advice}" if advice else message)
 
 
 def has_small_address_space() -> bool:

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from phalanx.errors import UsageError
+from phalanx.gpu_models import GPU_MODELS, PLAIN, GpuModel, find_gpu_model
 
 DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_GRACE_S = 1.0
-DEFAULT_VIRTUAL_MEMORY = "16GiB"
 MAX_VIRTUAL_DEVICES = 64
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+VIRTUAL_GPUS = "PHALANX_VIRTUAL_GPUS"
+VIRTUAL_GPU = "PHALANX_VIRTUAL_GPU"
+VIRTUAL_MEMORY = "PHALANX_VIRTUAL_MEMORY"
+RACES_MODE = "PHALANX_RACES"
+_STAND_IN = "PHALANX_STAND_IN"
 _LOOPBACK = "127.0.0.1"
 
 Races = Literal["off", "warn", "raise"]
@@ -49,6 +54,18 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         timeout_s=_positive(environment, "PHALANX_TIMEOUT_S", DEFAULT_TIMEOUT_S),
         grace_s=_positive(environment, "PHALANX_GRACE_S", DEFAULT_GRACE_S),
     )
+
+
+def ends_deadlocks(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a proven deadlock ends at once (PHALANX_DEADLOCK=raise, the default) or at its timeout (wait).
+
+    Raises:
+        UsageError: The variable has another value.
+    """
+    text = environment.get("PHALANX_DEADLOCK", "raise")
+    if text not in ("raise", "wait"):
+        raise UsageError(f'PHALANX_DEADLOCK is "{text}"; give "raise" or "wait"')
+    return text == "raise"
 
 
 def copy_environment(**changes: str) -> dict[str, str]:
@@ -208,6 +225,11 @@ def record_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(given) if given else cache_folder() / "records"
 
 
+def full_trace(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether tracebacks also show the calls inside phalanx and torch (PHALANX_FULL_TRACE, unless it is 0)."""
+    return environment.get("PHALANX_FULL_TRACE", "").strip() not in ("", "0")
+
+
 def compiler_command() -> str:
     """Return the C++ compiler that the user has chosen (CXX), perhaps with arguments; empty if none."""
     return os.environ.get("CXX", "").strip()
@@ -219,19 +241,29 @@ def virtual_gpus(environment: Mapping[str, str] = os.environ) -> int:
     Raises:
         UsageError: The variable is not a number from 0 to 64.
     """
-    text = environment.get("PHALANX_VIRTUAL_GPUS", "").strip()
+    text = environment.get(VIRTUAL_GPUS, "").strip()
     if not text:
         return 0
     if not text.isascii() or not text.isdigit() or int(text) > MAX_VIRTUAL_DEVICES:
         raise UsageError(
             f'PHALANX_VIRTUAL_GPUS is "{text}"; give a whole number up to {MAX_VIRTUAL_DEVICES}, or 0 for none'
+            + ("; PHALANX_VIRTUAL_GPU says what they claim to be" if text.lower() in GPU_MODELS else "")
         )
     return int(text)
 
 
-def virtual_memory(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the default memory of a virtual device (PHALANX_VIRTUAL_MEMORY), as text."""
-    return environment.get("PHALANX_VIRTUAL_MEMORY", "").strip() or DEFAULT_VIRTUAL_MEMORY
+def virtual_gpu(environment: Mapping[str, str] = os.environ) -> GpuModel:
+    """Return what virtual GPUs claim to be by default (PHALANX_VIRTUAL_GPU).
+
+    Raises:
+        UsageError: The variable names no known model.
+    """
+    return find_gpu_model(environment.get(VIRTUAL_GPU, "").strip() or PLAIN, VIRTUAL_GPU)
+
+
+def virtual_memory(gpu: GpuModel, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the default memory of a virtual device, as text: PHALANX_VIRTUAL_MEMORY, or else that of its model."""
+    return environment.get(VIRTUAL_MEMORY, "").strip() or gpu.memory
 
 
 def races(environment: Mapping[str, str] = os.environ) -> Races:
@@ -240,7 +272,7 @@ def races(environment: Mapping[str, str] = os.environ) -> Races:
     Raises:
         UsageError: The variable has another value.
     """
-    text = environment.get("PHALANX_RACES", "").strip() or "off"
+    text = environment.get(RACES_MODE, "").strip() or "off"
     for choice in RACES:
         if text == choice:
             return choice
@@ -255,7 +287,7 @@ def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFo
     Raises:
         UsageError: The variable names something else.
     """
-    text = environment.get("PHALANX_STAND_IN", "").strip()
+    text = environment.get(_STAND_IN, "").strip()
     if not text:
         return ("nccl",) if virtual_gpus(environment) else ()
     if text == "none":
@@ -267,6 +299,21 @@ def stood_in_for(environment: Mapping[str, str] = os.environ) -> tuple[StoodInFo
             f'PHALANX_STAND_IN is "{text}"; give some of {", ".join(STOOD_IN_FOR)}, separated by commas, or none'
         )
     return tuple(name for name in STOOD_IN_FOR if name in names)
+
+
+def wants_set_up(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a rank that is forked with torch has to do what `import torch` does with these variables.
+
+    Raises:
+        UsageError: One of them has an invalid value.
+    """
+    is_loaded = environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0"
+    return virtual_gpus(environment) > 0 or (is_loaded and bool(stood_in_for(environment)))
+
+
+def environment_without_set_up() -> dict[str, str]:
+    """Return all variables but those that let `import torch` set up virtual GPUs or stand-ins."""
+    return {name: value for name, value in os.environ.items() if name not in (VIRTUAL_GPUS, _STAND_IN)}
 
 
 def hides_gpus() -> bool:

@@ -106,7 +106,7 @@ sys.stdin.read()
         assert launcher.stdout.readline() == "ready\n"
         seen = diagnose("night run")
         assert seen.stdout.startswith(f'job "night run" (pid {launcher.pid})'), seen
-        assert "no group: the ranks have not connected, or have closed everything" in seen.stdout
+        assert "no rank is in a group of phalanx" in seen.stdout
         assert f"pid {launcher.pid}  night run  2 ranks  python train.py" in diagnose("--list").stdout
         unknown = diagnose("day run")
         assert unknown.returncode == 1

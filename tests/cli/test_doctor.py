@@ -72,6 +72,17 @@ def test_without_self_tests_it_only_looks() -> None:
     assert _statuses(page, "Self-tests") == {}
 
 
+def test_the_names_changed_in_torch_are_counted_and_listed_on_request() -> None:
+    def show(*options: str) -> str:
+        command = [*_COMMAND, "--no-self-test", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    page = " ".join(show().split())
+    assert re.search(r"ok changes names of torch: import \d+, groups \d+, threads \d+", page)
+    assert "Backend.PHALANX" not in page
+    assert "torch.distributed.Backend.PHALANX" in show("--patches")
+
+
 def test_a_torch_that_can_not_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: no such file')\n")
     page = _doctor(PYTHONPATH=str(tmp_path))

@@ -16,12 +16,11 @@ from phalanx.cli.run import run
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train.py"], "Missing option '-n'"),
         (["-n", "2"], "Missing argument 'PROGRAM'"),
         (["-n", "0", "train.py"], "-n 0 is not possible; give 1 to 1024 ranks"),
         (["-n", "-3", "train.py"], "-n -3 is not possible"),
         (["-n", "1025", "train.py"], "-n 1025 is not possible"),
-        (["-n", "many", "train.py"], "'many' is not a valid integer"),
+        (["-n", "many", "train.py"], "'many' is not a number of ranks; give a number, gpu, cpu or auto"),
         (["-n", "2", "trian.py"], "trian.py: no such file; did you mean train.py?"),
         (["-n", "2", "."], ". is a folder without __main__.py"),
         (["-n", "2", "-m", "trian"], "no module named trian; did you mean train?"),

@@ -66,3 +66,19 @@ def test_calls_are_written_with_what_matters_to_them(operation: str, text: str) 
 @pytest.mark.parametrize(("value", "text"), [(0.0014, "1 ms"), (0.25, "250 ms"), (1.0, "1 s"), (12.34, "12.3 s")])
 def test_durations_are_brief(value: float, text: str) -> None:
     assert formatting.seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3, "os._exit"),
+        (256 + 9, "memory was short"),
+        (256 + 11, "PYTHONFAULTHANDLER=1"),
+        (256 + 15, "who sent it"),
+        (-1, ""),
+    ],
+)
+def test_there_is_advice_about_each_way_to_die(status: int, words: str) -> None:
+    advice = formatting.advice_about_death(status)
+    assert words in advice
+    assert bool(advice) is bool(words)

@@ -107,5 +107,10 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "records").touch()
-    with pytest.raises(PhalanxError, match=r"can't be written to .*: File exists"):
+    with pytest.raises(PhalanxError, match=r"can't be written to .*: File exists") as failure:
         write_record(_seen(), tmp_path / "records")
+    advice = f"  do       {tmp_path / 'records'} is a file; name another folder with PHALANX_RECORD_DIR"
+    assert str(failure.value).splitlines()[1:] == [advice]
+    with pytest.raises(PhalanxError, match=r"can't be written to .*: Not a directory") as failure:
+        write_record(_seen(), tmp_path / "records" / "of" / "mine")
+    assert str(failure.value).splitlines()[1:] == [advice]

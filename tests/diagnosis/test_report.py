@@ -51,14 +51,14 @@ def test_the_whole_report_reads_so() -> None:
         "",
         'group "world", ranks 0-1',
         "  rank 0   pid 800      waits 5 s in all_reduce #7, me/train.py:61, for rank 1",
-        "  rank 1   pid 801      computes; its last: all_reduce #6, me/train.py:61, begun 5 s ago",
+        "  rank 1   pid 801      runs; its last: all_reduce #6, me/train.py:61, begun 5 s ago",
         "",
         "rank 0 (pid 800), sleeping, 1.0 MiB",
         "    me/train.py:61 in step",
         "    me/train.py:80 in <module>",
         "",
         "rank 1 (pid 801), sleeping, 1.0 MiB",
-        "  its stacks can't be had: it did not answer",
+        "  it can't show its stack: it did not answer",
         "",
         'last operations of rank 0 in group "world"',
         "       5 s ago  barrier #6, me/train.py:61  took 2 us",
@@ -70,16 +70,16 @@ def test_the_whole_report_reads_so() -> None:
 
 def test_short_waits_are_not_worth_a_word() -> None:
     seen = observation(group(waiting(0, 1, ago_s=0.25), row(1)))
-    assert _summary(seen) == ["nobody has waited longer than 250 ms"]
-    assert _summary(observation(group(row(0), row(1)))) == ["nobody waits"]
-    assert _summary(observation()) == ["no group: the ranks have not connected, or have closed everything"]
+    assert _summary(seen) == ["no rank has waited longer than 250 ms"]
+    assert _summary(observation(group(row(0), row(1)))) == ["no rank waits in an operation of phalanx"]
+    assert _summary(observation()) == ["no rank is in a group of phalanx"]
 
 
 def test_two_groups_of_one_name_are_not_mixed_up() -> None:
     seen = observation(
         group(row(0, entry=entry(6, ago_s=90, end_ns=NOW_NS)), row(1)), group(waiting(0, 1, ago_s=0.1), row(1))
     )
-    assert _summary(seen) == ["nobody has waited longer than 100 ms"]
+    assert _summary(seen) == ["no rank has waited longer than 100 ms"]
 
 
 def test_a_deadlock_is_shown_as_a_circle() -> None:
@@ -109,7 +109,7 @@ def test_a_rank_with_asynchronous_work_under_way_can_be_the_late_one() -> None:
 def test_a_stopped_process_is_told_with_the_way_out() -> None:
     seen = observation(group(waiting(0, 1), row(1)), states={801: "T"})
     assert _summary(seen)[0] == "rank 1 (pid 801) is stopped by a signal; kill -CONT 801 lets it go on"
-    assert "  its stacks can't be had: it is stopped" in render(seen)
+    assert "  it can't show its stack: it is stopped" in render(seen)
     debugged = observation(group(waiting(0, 1), row(1)), states={801: "t"})
     assert _summary(debugged)[0] == "rank 1 (pid 801) is stopped by a debugger"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from phalanx.doctor.finding import Finding, Status
-from phalanx.doctor.report import is_ready, what_to_do, write_json, write_page
+from phalanx.doctor.report import is_ready, what_to_do, with_counts_only, write_json, write_page
 
 _FINDINGS = [
     Finding("Machine", "cores", "ok", "2 usable of 2"),
@@ -40,7 +40,7 @@ def test_the_page_is_aligned_and_ends_with_numbered_advice() -> None:
 
 def test_notes_leave_the_machine_ready() -> None:
     page = write_page(_FINDINGS[:3], 80, _plain)
-    assert page.endswith("What to do\n  1. Take a larger one.\n\nRanks can run here as it is.")
+    assert page.endswith("What to do\n  1. Take a larger one.\n\nRanks run here without it.")
     assert is_ready(_FINDINGS[:3])
     assert not is_ready(_FINDINGS)
 
@@ -70,5 +70,16 @@ def test_json_has_everything() -> None:
         "text": "64.0 MiB free of 64.0 MiB; phalanx does without it",
         "advice": "Take a larger one.",
         "seconds": None,
+        "count": None,
     }
     assert page["what_to_do"] == what_to_do(_FINDINGS)
+
+
+def test_lists_are_counted_in_one_line_but_what_is_not_ok_keeps_its_own() -> None:
+    before, lost = Finding("torch", "torch", "ok", "2.13"), Finding("torch", "changes: GPUs", "absent", "not built")
+    lists = [
+        Finding("torch", "changes: import", "ok", "torch.a, torch.b", count=2),
+        Finding("torch", "changes: groups", "ok", "torch.c", count=1),
+    ]
+    summed_up = Finding("torch", "changes", "ok", "names of torch: import 2, groups 1; --all lists them")
+    assert with_counts_only([before, *lists, lost], "--all") == [before, summed_up, lost]

@@ -169,5 +169,6 @@ def test_a_real_group_has_its_memory_after_it_has_read_a_large_file(tmp_path: Pa
         group.limit_memory(256 << 20)
         _, left, available = _ask_inside(group, file)
         assert group.most_used_bytes() > 150 << 20, "the file went into the cache on this group's account"
-        assert available <= left <= 256 << 20
-        assert left > 128 << 20
+        # They were read one after the other, and the kernel may have freed memory in between.
+        assert 128 << 20 < left <= 256 << 20
+        assert 128 << 20 < available <= 256 << 20

@@ -35,7 +35,7 @@ def test_the_first_failure_is_told_and_the_others_are_freed(tmp_path: Path) -> N
     )
     began = time.monotonic()
     result = phalanx_run("-n", 4, "--grace", "0.5", script)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     assert result.returncode == 1
     block = result.stderr[result.stderr.index("phalanx run:") :]
     assert (
@@ -43,10 +43,13 @@ def test_the_first_failure_is_told_and_the_others_are_freed(tmp_path: Path) -> N
     )
     assert re.search(r"freed +rank 0, in all_reduce #1, .*train.py:10", block)
     assert re.search(r"freed +rank 1, in all_reduce #2, .*train.py:12", block)
-    assert re.search(r"ended +rank 3 by SIGTERM, computing", block)
-    assert "  exit code   1" in block.splitlines()
+    assert re.search(r"ended +rank 3 by SIGTERM, at .*train.py:1[45] in <module>", block)
+    assert "  exit code   1, of rank 2" in block.splitlines()
+    logs = re.search(r"logs +(.*)/rank-\*\.err", block)
+    assert logs is not None
     for rank in (0, 1):
-        heard = "\n".join(lines_of(result.stderr, rank))
+        assert lines_of(result.stderr, rank) == []
+        heard = (Path(logs[1]) / f"rank-{rank}.err").read_text()
         assert re.search(r"PeerFailedError: .* raised: ValueError: bad batch \(.*train.py:8\)", heard)
 
 
@@ -127,7 +130,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     )
     result = phalanx_run("-n", 2, "--grace", "0.2", script)
     assert result.returncode == 4
-    assert re.search(r"ended +rank 0 by SIGKILL, computing", result.stderr)
+    assert re.search(r"ended +rank 0 by SIGKILL, at .*program.py:\d+ in <module>", result.stderr)
 
 
 def test_ranks_are_started_again_after_a_failure(tmp_path: Path) -> None:
@@ -172,13 +175,14 @@ def test_when_the_time_is_up_every_rank_is_described(tmp_path: Path) -> None:
             time.sleep(0.01)
         """,
     )
+    computes = r"  rank 1 is at \S+program.py:[67] in <module>\n"
     for timeout_s in (4, 12, 40):  # as long as it takes to start them: a busy machine may need a while
         result = phalanx_run("-n", 3, "--timeout", timeout_s, "--grace", "0.2", script)
         assert result.returncode == 124
         told = result.stderr[result.stderr.index(f"phalanx run: the job was not done after {timeout_s} s") :]
-        if "rank 0 is in all_reduce" in told and "  rank 1 computes\n" in told:
+        if "rank 0 is in all_reduce" in told and re.search(computes, told):
             break
     assert re.search(r"rank 0 is in all_reduce #1, .*program.py:5, for ranks 1-2\n", told)
-    assert "  rank 1 computes\n" in told
+    assert re.search(computes, told)
     assert re.search(r"phalanx run: ended after \d+ s\n", told)
     assert "  exit code   124\n" in told

@@ -89,7 +89,7 @@ def test_a_deadlock_is_told_while_the_job_hangs(tmp_path: Path) -> None:
             one.all_reduce(torch.ones(2))
         """,
     )
-    with started_job("--warn-after", 1, "-n", 2, script) as launcher:
+    with started_job("--warn-after", 1, "--env", "PHALANX_DEADLOCK=wait", "-n", 2, script) as launcher:
         assert launcher.stderr is not None
         lines = [launcher.stderr.readline() for _ in range(3)]
         launcher.send_signal(signal.SIGINT)
@@ -118,8 +118,8 @@ def test_a_rank_at_a_breakpoint_has_the_terminal_and_the_job_s_time_stands_still
     script = write_script(
         tmp_path,
         """
-        import torch, phalanx
-        group = phalanx.connect(timeout_s=1)
+        import sys, torch, phalanx
+        group = phalanx.connect(timeout_s=float(sys.argv[1]))
         value = torch.ones(1)
         phalanx.breakpoint(1)
         print("x" * 300_000)
@@ -127,15 +127,25 @@ def test_a_rank_at_a_breakpoint_has_the_terminal_and_the_job_s_time_stands_still
         print("sum", value.item())
         """,
     )
-    arguments = [*COMMAND[1:], "--timeout", "6", style, "-n", "3", str(script)]
-    child = pexpect.spawn(COMMAND[0], arguments, encoding="utf-8", timeout=30, dimensions=(24, 100))
-    terminal.append(child)
-    child.expect(r"\(rank 1\) ")
-    for _ in range(4):  # longer than the job, and any operation, may take
+    for scale in (1, 4):  # on a busy machine, the job may need all its time before the breakpoint
+        arguments = [*COMMAND[1:], "--timeout", str(6 * scale), style, "-n", "3", str(script), str(scale)]
+        child = pexpect.spawn(COMMAND[0], arguments, encoding="utf-8", timeout=30 * scale, dimensions=(24, 100))
+        terminal.append(child)
+        if child.expect([r"\(rank 1\) ", pexpect.EOF]) == 0:
+            _debug(pexpect, child, num_looks=4 * scale)
+            child.close()
+            if child.exitstatus == 0 or scale > 1:
+                break
+    assert child.exitstatus == 0
+
+
+def _debug(pexpect: Any, child: Any, num_looks: int) -> None:
+    for _ in range(num_looks):  # longer than the job, and any operation, may take
         with pytest.raises(pexpect.TIMEOUT):
             child.expect("sum|not done|timed out", timeout=2)
         child.sendline("p 40 + group.rank")
-        child.expect(r"41\r\n\(rank 1\) ")
+        child.expect("41\r\n")  # other ranks may print in between
+        child.expect(r"\(rank 1\) ")
     child.sendcontrol("z")  # stops nobody: no shell would take over
     child.sendline()
     child.expect("non-printable character")
@@ -143,8 +153,7 @@ def test_a_rank_at_a_breakpoint_has_the_terminal_and_the_job_s_time_stands_still
     child.sendline("n")  # more than a pipe takes
     child.expect(r"\(rank 1\) ")
     child.sendline("c")
-    for _ in range(3):
-        child.expect(r"sum 3\.0")
+    if child.expect([r"sum 3\.0", "not done after", "timed out"]) == 0:
+        for _ in range(2):
+            child.expect(r"sum 3\.0")
     child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0

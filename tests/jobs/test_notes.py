@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.errors import AbortedError, PeerDiedError
-from phalanx.jobs.notes import decode_note, describe_end
+from phalanx.errors import AbortedError, MismatchError, PeerDiedError
+from phalanx.jobs.notes import MARK, Note, decode_note, describe_end
 
 
 class _Mute(Exception):
@@ -18,6 +18,16 @@ def _caught(error: BaseException, cause: BaseException | None = None) -> BaseExc
         raise error from cause
     except BaseException as caught:
         return caught
+
+
+def _received(note: Note) -> Note | None:
+    return decode_note(note.encode().removeprefix(MARK).removesuffix(b"\n"))
+
+
+def _mismatch(rank: int, culprits: tuple[int, ...], verdict: str = "different shape") -> MismatchError:
+    return MismatchError(
+        "all_reduce #1\n  here  x\n  do  y", rank=rank, num_ranks=4, culprits=culprits, verdict=verdict
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,8 +47,7 @@ def test_a_note_says_it_in_a_line_and_arrives_as_it_was_sent(error: BaseExceptio
     note = describe_end(_caught(error), 1)
     assert note.text == text
     assert note.place.startswith("jobs/test_notes.py:")
-    assert decode_note(note.encode()) == note
-    assert len(note.encode()) < 4096
+    assert _received(note) == note
 
 
 def test_notes_of_an_exception_do_not_hide_it() -> None:
@@ -56,6 +65,10 @@ def test_notes_of_an_exception_do_not_hide_it() -> None:
         (_caught(RuntimeError(), cause=PeerDiedError("")), True),
         (_caught(RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:4242")), True),
         (_caught(ConnectionResetError("Connection reset by peer")), False),
+        (_caught(_mismatch(0, (2,))), True),
+        (_caught(_mismatch(2, (2,))), False),
+        (_caught(_mismatch(0, (2, 3))), False),  # two against two: nobody knows who is right
+        (_caught(_mismatch(0, (1,), "different message")), False),  # each side names the other
     ],
 )
 def test_what_another_rank_has_caused_is_known(error: BaseException, is_consequence: bool) -> None:
@@ -64,4 +77,13 @@ def test_what_another_rank_has_caused_is_known(error: BaseException, is_conseque
 
 def test_a_note_that_was_cut_off_is_none() -> None:
     assert decode_note(b"") is None
-    assert decode_note(describe_end(ValueError(), 1).encode()[:20]) is None
+    assert decode_note(describe_end(ValueError(), 1).encode().removeprefix(MARK)[:20]) is None
+
+
+def test_a_mismatch_says_which_rank_called_what() -> None:
+    assert describe_end(_caught(_mismatch(2, (2,))), 1).details == ("  here  x", "  do  y")
+    assert describe_end(_caught(PeerDiedError("barrier #1\n  here  x")), 1).details == ()
+
+
+def test_a_very_long_traceback_is_not_in_the_note() -> None:
+    assert describe_end(_caught(ValueError("x" * 99_999)), 1).traceback == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.jobs.program import Program, find_program
+from phalanx.jobs.program import Program, find_executable, find_program
 
 
 @pytest.fixture(autouse=True)
@@ -57,4 +57,28 @@ def test_programs_are_found_without_importing_them(target: str, is_module: bool,
 def test_a_program_that_is_not_there_is_refused_with_advice(target: str, is_module: bool, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_program(target, [], is_module=is_module)
+    assert words in str(caught.value)
+
+
+def test_executables_are_found_in_path_and_by_path() -> None:
+    Path("tool").write_text("#!/bin/sh\n")
+    Path("tool").chmod(0o755)
+    here = str(Path.cwd())
+    for target, search in (("./tool", None), ("tool", here), ("sh", None)):
+        found = find_executable(target, ["-a"], search=search)
+        assert (found, found.command) == (Program("executable", target, ("-a",)), [target, "-a"])
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("train.py", "no command train.py is in PATH; for the file in this folder, give ./train.py"),
+        ("no-such-command", "no command no-such-command is in PATH; give the path of an executable"),
+        ("./nothing", "./nothing: no such file"),
+        ("./train.py", "./train.py: you may not execute this file; `chmod +x ./train.py` allows it"),
+    ],
+)
+def test_an_executable_that_is_not_there_is_refused_with_advice(target: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_executable(target, [], search=None)
     assert words in str(caught.value)

@@ -19,7 +19,7 @@ from tests.nvml import build_nvml
 _ONE = [Gpu("GPU-aa01", 80 << 30)]
 _ALIKE = [Gpu("GPU-aa01", 80 << 30), Gpu("GPU-aa02", 80 << 30)]
 _FOUR = [Gpu(f"GPU-{number}{number}", 80 << 30) for number in range(4)]
-_NCCL = "(NCCL refuses this by default; with PHALANX_STAND_IN=nccl, phalanx serves programs that ask for NCCL)"
+_NCCL = "(NCCL refuses this by default; with --stand-in nccl, phalanx serves programs that ask for NCCL)"
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PHALANX_GPU_MEMORY", "PHALANX_VIRTUAL_GPUS")
 
 

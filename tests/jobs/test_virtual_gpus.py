@@ -12,7 +12,13 @@ from phalanx.jobs.virtual_gpus import GpuOptions, describe_virtual_gpus, with_vi
 from tests.jobs.launching import environment_without, lines_of, phalanx_run, started_job, write_script
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "03_eight_gpus.py"
-_VARIABLES = ("PHALANX_VIRTUAL_GPUS", "PHALANX_VIRTUAL_MEMORY", "PHALANX_RACES", "PHALANX_STAND_IN")
+_VARIABLES = (
+    "PHALANX_VIRTUAL_GPUS",
+    "PHALANX_VIRTUAL_GPU",
+    "PHALANX_VIRTUAL_MEMORY",
+    "PHALANX_RACES",
+    "PHALANX_STAND_IN",
+)
 
 
 @pytest.mark.slow
@@ -45,6 +51,7 @@ def test_ranks_and_what_they_start_see_the_gpus_that_were_asked_for(tmp_path: Pa
         dist.all_reduce(tensor.grad)
         print("gradient", tensor.grad.tolist(), phalanx.is_stand_in(dist.group.WORLD))
         print("devices", torch.cuda.device_count(), torch.cuda.get_device_properties(0).total_memory)
+        print("like", torch.cuda.get_device_name(), torch.cuda.get_device_capability())
         try:
             torch.empty(1 << 26, device="cuda")
         except torch.OutOfMemoryError:
@@ -57,18 +64,32 @@ def test_ranks_and_what_they_start_see_the_gpus_that_were_asked_for(tmp_path: Pa
             print("race")
         print("hidden", repr(os.environ["CUDA_VISIBLE_DEVICES"]))
         if rank == 1:
-            child = "import torch; print('child', torch.cuda.device_count(), torch.distributed.is_nccl_available())"
+            child = "import torch; print('child', torch.cuda.device_count(), torch.cuda.get_arch_list())"
             print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout, end="")
         dist.destroy_process_group()
         """,
     )
-    options = ["--virtual-gpus", 3, "--virtual-memory", "128MiB", "--races", "raise", "--restart", 1]
+    options = [
+        "--virtual-gpus",
+        3,
+        "--virtual-gpu",
+        "L4",
+        "--virtual-memory",
+        "128MiB",
+        "--races",
+        "raise",
+        "--restart",
+        1,
+    ]
     job = phalanx_run("-n", 2, *options, script, env=environment_without(*_VARIABLES))
     assert job.returncode == 0, job.stderr
-    told = ["gradient [4.0, 4.0] True", f"devices 3 {128 << 20}", "full", "race", "hidden ''"]
+    like = "like NVIDIA L4 (Virtual GPU) (8, 9)"
+    told = ["gradient [4.0, 4.0] True", f"devices 3 {128 << 20}", like, "full", "race", "hidden ''"]
     assert lines_of(job.stdout, 0) == told
-    assert lines_of(job.stdout, 1) == [*told, "child 3 True"]
-    announced = "phalanx run: setting up 3 virtual GPUs of 128MiB on the CPU; phalanx stands in for NCCL\n"
+    assert lines_of(job.stdout, 1) == [*told, "child 3 ['sm_89']"]
+    announced = (
+        "phalanx run: setting up 3 virtual GPUs of 128MiB, as NVIDIA L4, on the CPU; phalanx stands in for NCCL\n"
+    )
     assert job.stderr.startswith(announced)
     assert job.stderr.count("virtual GPU") == 1
 
@@ -106,11 +127,12 @@ def test_ctrl_c_during_the_first_build_ends_the_job_and_the_compiler(tmp_path: P
 
 
 def test_options_become_variables_and_real_gpus_are_hidden() -> None:
-    options = GpuOptions(num_virtual=8, memory="1GiB", races="warn")
+    options = GpuOptions(num_virtual=8, model="h100", memory="1GiB", races="warn")
     assert with_virtual_gpus(options, {"A": "b", "CUDA_VISIBLE_DEVICES": "0"}, {}) == {
         "A": "b",
         "CUDA_VISIBLE_DEVICES": "",
         "PHALANX_VIRTUAL_GPUS": "8",
+        "PHALANX_VIRTUAL_GPU": "h100",
         "PHALANX_VIRTUAL_MEMORY": "1GiB",
         "PHALANX_RACES": "warn",
     }
@@ -126,6 +148,9 @@ def test_without_options_the_environment_stays_as_it_is() -> None:
     [
         (GpuOptions(real="0", num_virtual=2), {}, "--gpus chooses real GPUs"),
         (GpuOptions(real="none"), {"PHALANX_VIRTUAL_GPUS": "2"}, "--gpus chooses real GPUs"),
+        (GpuOptions(model="h100"), {}, "--virtual-gpu is for virtual GPUs; say how many"),
+        (GpuOptions(num_virtual=2, model="h1000"), {}, "--virtual-gpu is 'h1000'; give one of plain, v100, t4, a100, "),
+        (GpuOptions(num_virtual=2), {"PHALANX_VIRTUAL_GPU": "h1000"}, "PHALANX_VIRTUAL_GPU is 'h1000'; give one of"),
         (GpuOptions(memory="1GiB"), {}, "--virtual-memory is for virtual GPUs; say how many"),
         (GpuOptions(races="warn"), {}, "--races is for virtual GPUs; say how many"),
         (GpuOptions(num_virtual=2, memory="much"), {}, "--virtual-memory is 'much'; give a size with its unit"),
@@ -162,6 +187,11 @@ def test_a_number_of_gpus_that_can_not_be_is_refused(number: object, tmp_path: P
             "setting up 2 virtual GPUs of 16GiB on the CPU; phalanx stands in for Gloo and MPI",
         ),
         ({"PHALANX_VIRTUAL_GPUS": "2", "PHALANX_STAND_IN": "none"}, 4, "setting up 2 virtual GPUs of 16GiB on the CPU"),
+        (
+            {"PHALANX_VIRTUAL_GPUS": "2", "PHALANX_VIRTUAL_GPU": "h100", "PHALANX_STAND_IN": "none"},
+            4,
+            "setting up 2 virtual GPUs of 80GiB, as NVIDIA H100 80GB HBM3, on the CPU",
+        ),
         (
             {"PHALANX_VIRTUAL_GPUS": "2"},
             3,

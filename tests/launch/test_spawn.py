@@ -3,6 +3,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -318,7 +319,10 @@ def test_ranks_that_take_too_long_are_ended_and_named(kind: Kind) -> None:
     watch = Stopwatch()
     with pytest.raises(phalanx.OperationTimeoutError) as failure:
         run_ranks(kind, 2, program, timeout_s=0.3)
-    assert str(failure.value) == "spawn: timed out after 0.3 s; of 2 ranks these were not done: 1"
+    headline, _, place = str(failure.value).partition("\n  rank 1 at ")
+    assert headline == "spawn: timed out after 0.3 s; of 2 ranks these were not done: 1"
+    line = program.__code__.co_firstlineno
+    assert place in ("", *(f"launch/{Path(__file__).name}:{line + number} in program" for number in range(6)))
     assert failure.value.culprits == (1,)
     assert watch.seconds() < 20
     assert leftovers.wait_until(lambda: not leftovers.rank_processes())
@@ -387,3 +391,24 @@ def test_sixty_four_threads_are_possible() -> None:
         return float(tensor[0])
 
     assert run_ranks("thread", 64, program) == [64.0] * 64
+
+
+@pytest.mark.slow
+def test_threads_that_are_ended_early_leave_a_torch_that_can_be_imported() -> None:
+    program = """
+import phalanx
+
+def work():
+    import torch
+    raise ValueError("as soon as it can")
+
+for _ in range(3):
+    try:
+        phalanx.spawn(work, ranks=8, kind="thread", timeout_s=0.01)
+    except (ValueError, phalanx.OperationTimeoutError):
+        pass
+import torch
+print(torch.ones(2).sum().item())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "2.0\n", done.stderr

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from phalanx.testing.plugin import runner_of
+from phalanx.testing.rank_hooks import runner_of
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -201,6 +201,6 @@ def test_closing_a_group_that_waits_for_a_peer_can_be_interrupted(group: SharedM
         watch = Stopwatch()
         with pytest.raises(KeyboardInterrupt):
             group.close()
-        assert watch.seconds() < 10
+        assert watch.seconds() < 40
         assert group.is_closed
     other.barrier()

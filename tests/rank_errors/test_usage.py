@@ -35,8 +35,8 @@ INT4 = vars(torch)["int4"]  # torch's stubs have none
 
 # operation, what is called on two ranks, what the error must say
 BAD: list[tuple[str, Call, str]] = [
-    ("all_reduce", lambda g: g.all_reduce(5), "tensor must be a torch tensor on the CPU, not int"),
-    ("all_reduce", lambda g: g.all_reduce([1.0]), "tensor must be a torch tensor on the CPU, not list"),
+    ("all_reduce", lambda g: g.all_reduce(5), "tensor must be a torch tensor, not int"),
+    ("all_reduce", lambda g: g.all_reduce([1.0]), "tensor must be a torch tensor, not list"),
     ("all_reduce", lambda g: g.all_reduce(None), "not NoneType"),
     ("all_reduce", lambda g: g.all_reduce(torch.ones(2, device="meta")), "meta"),
     ("all_reduce", lambda g: g.all_reduce(torch.ones(2).to_sparse()), "layout torch.sparse_coo"),
@@ -69,7 +69,7 @@ BAD: list[tuple[str, Call, str]] = [
     (
         "all_reduce",
         lambda g: g.all_reduce_coalesced([torch.ones(1), 3]),
-        "tensors must be a torch tensor on the CPU, not int",
+        "tensors must be a torch tensor, not int",
     ),
     ("all_reduce", lambda g: g.all_reduce_coalesced(torch.ones(1)), "tensors must be a list of tensors, not Tensor"),
     ("all_reduce", lambda g: g.all_reduce_coalesced([]), "the list of tensors is empty"),
@@ -81,7 +81,7 @@ BAD: list[tuple[str, Call, str]] = [
     ("reduce", lambda g: g.reduce(torch.ones(2), 2), "rank 2 is outside this group of 2 ranks; give 0 to 1"),
     ("reduce", lambda g: g.reduce(torch.ones(2) * 1j, 0, ReduceOp.MIN), "reduce does not support min on complex64"),
     ("broadcast", lambda g: g.broadcast(torch.ones(2), -1), "rank -1 is outside this group of 2 ranks"),
-    ("broadcast", lambda g: g.broadcast("text"), "tensor must be a torch tensor on the CPU, not str"),
+    ("broadcast", lambda g: g.broadcast("text"), "tensor must be a torch tensor, not str"),
     (
         "all_gather",
         lambda g: g.all_gather([torch.ones(2)], torch.ones(2)),
@@ -167,7 +167,7 @@ MESSAGES: list[tuple[str, Call, str]] = [
     ("send", lambda g: g.send(torch.ones(2), 2), "rank 2 is outside this group of 2 ranks"),
     ("send", lambda g: g.send(torch.ones(2), -1), "rank -1 is outside"),
     ("send", lambda g: g.send(torch.ones(2), 1 - g.rank, -1), "tag -1 is negative"),
-    ("send", lambda g: g.send(7, 1 - g.rank), "tensor must be a torch tensor on the CPU, not int"),
+    ("send", lambda g: g.send(7, 1 - g.rank), "tensor must be a torch tensor, not int"),
     ("recv", lambda g: g.recv(torch.ones(2), 5), "rank 5 is outside"),
     ("recv", lambda g: g.recv(torch.ones(2), 1 - g.rank, -3), "tag -3 is negative"),
     ("recv", lambda g: g.recv(torch.ones(1).expand(2), 1 - g.rank), "expanded view"),
@@ -271,10 +271,6 @@ def test_arguments_of_the_wrong_kind_are_type_errors(group: Any) -> None:
         group.all_reduce(torch.ones(1), 0, 0, 0)
     with pytest.raises(TypeError, match="multiple values for argument 'tensor'"):
         group.all_reduce(torch.ones(1), tensor=1)
-    with pytest.raises(TypeError, match="must be a ReduceOp"):
-        group.all_reduce(torch.ones(1), "sum")
-    with pytest.raises(TypeError, match="must be a ReduceOp"):
-        group.all_reduce(torch.ones(1), 99)
     with pytest.raises(TypeError, match="'root' must be a whole number"):
         group.broadcast(torch.ones(1), "zero")
     with pytest.raises(TypeError, match="must not be negative"):

@@ -117,7 +117,7 @@ def test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has() -
         pid = int(read_line(process))
         start = time.monotonic()
         assert ask_for_stacks([pid], timeout_s=0.2) == {}
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 40
 
 
 @another_user

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.diagnosis.record_folder import write_record, write_whole
+from phalanx.jobs.kept_output import KeptOutput
 from phalanx.launch import private_folders
 from phalanx.launch.private_folders import NoFolderError, open_private
 from phalanx.launch.user_identity import is_group_of_one
@@ -32,6 +33,18 @@ def test_flight_records_are_the_users_alone(tmp_path: Path) -> None:
     path = write_record(observation(group(row(0))), tmp_path / "records")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_tracebacks_that_are_kept_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_RECORD_DIR", str(tmp_path / "records"))
+    kept = KeptOutput()
+    kept.seen = observation(group(row(0)))
+    assert kept.write(0, b"secret\n")
+    kept.close()
+    assert kept.folder is not None
+    paths = [kept.folder.parent, kept.folder, kept.folder / "rank-0.err"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o700, 0o600]
 
 
 def test_a_file_is_put_in_the_place_of_a_link_and_not_where_it_leads(tmp_path: Path) -> None:

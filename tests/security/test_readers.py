@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import phalanx
 from phalanx.cli.timeline import timeline
 from phalanx.diagnosis.observation import describe, from_json, read_record, to_json
 from phalanx.diagnosis.report import render
@@ -30,6 +31,7 @@ from phalanx.diagnosis.stacks import parse_stacks
 from phalanx.diagnosis.views import JobView
 from phalanx.engine import GroupSegment, create_group_segment, create_symmetric_segment
 from phalanx.errors import UsageError
+from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.connection import FrameReader, connected_pair
 from phalanx.launch.meeting import Gathering, address_of, meet
 from phalanx.timeline.write import write_timeline
@@ -316,3 +318,13 @@ def test_a_host_of_a_meeting_takes_no_notice_of_who_speaks_otherwise() -> None:
     assert sorted(outcome.position for outcome in outcomes) == [0, 1]
     for outcome in outcomes:
         os.close(outcome.descriptor)
+
+
+@pytest.mark.parametrize("rank", [-1, 1, 1 << 20])
+def test_a_rank_outside_the_group_is_refused(rank: int) -> None:
+    with phalanx.connect() as group:
+        assert isinstance(group, SharedMemoryGroup)
+        with pytest.raises(IndexError, match="rank outside the group"):
+            group.entry(rank, 1)
+        with pytest.raises(IndexError, match="rank outside the group"):
+            group.records(rank)

@@ -40,7 +40,10 @@ _PROOFS = {
         "test_folders.test_a_cache_below_a_folder_of_another_user_is_not_used",
         "test_folders.test_where_all_users_have_one_number_no_folder_is_trusted",
     ],
-    "They can't read flight records.": ["test_folders.test_flight_records_are_the_users_alone"],
+    "They can't read flight records, or the tracebacks that `phalanx run` keeps": [
+        "test_folders.test_flight_records_are_the_users_alone",
+        "test_folders.test_tracebacks_that_are_kept_are_the_users_alone",
+    ],
     "It never changes a file of another user.": [
         "test_diagnose.test_a_file_put_in_the_place_of_a_memory_file_is_neither_written_nor_emptied",
         "test_diagnose.test_root_reads_the_stacks_of_another_users_process_without_writing_into_its_memory",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +143,51 @@ def test_the_variable_that_cannot_be_served_is_named_last() -> None:
     )
     assert "or set PHALANX_VIRTUAL_GPUS=8" in advice
     assert ended.returncode == 1
+
+
+def test_a_stand_in_that_can_not_be_installed_leaves_torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed import _dist2
+
+    before = (c10d.ProcessGroupGloo, c10d._GLOO_AVAILABLE, c10d._new_process_group_helper)
+    monkeypatch.setattr(_dist2, "_BACKENDS", None)
+    with pytest.raises(AttributeError):
+        phalanx.stand_in_for("gloo")
+    assert (c10d.ProcessGroupGloo, c10d._GLOO_AVAILABLE, c10d._new_process_group_helper) == before
+    monkeypatch.undo()
+    with phalanx.stand_in_for("gloo"):
+        assert c10d.ProcessGroupGloo is not before[0]
+    assert (c10d.ProcessGroupGloo, c10d._GLOO_AVAILABLE, c10d._new_process_group_helper) == before
+
+
+def test_a_torch_whose_newer_api_can_not_be_imported_has_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed._dist2", None)
+    before = c10d.ProcessGroupGloo
+    with phalanx.stand_in_for("gloo"):
+        assert c10d.ProcessGroupGloo is not before
+    assert c10d.ProcessGroupGloo is before
+
+
+def test_several_threads_may_undo_one_stand_in() -> None:
+    before = c10d.ProcessGroupGloo
+    num_threads = 4
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with phalanx.stand_in_for("gloo"):
+            for _ in range(100):
+                shared = phalanx.stand_in_for("gloo")
+                start = threading.Barrier(num_threads)
+
+                def undo(start: threading.Barrier = start, shared: phalanx.StandIn = shared) -> None:
+                    start.wait(60)
+                    shared.undo()
+
+                threads = [threading.Thread(target=undo) for _ in range(num_threads)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(60)
+                assert c10d.ProcessGroupGloo is not before  # the outer one is still installed
+    finally:
+        sys.setswitchinterval(interval)
+    assert c10d.ProcessGroupGloo is before

@@ -16,6 +16,7 @@ for name in (
     "phalanx.stand_in",
     "phalanx.testing.asserts",
     "phalanx.testing.rank_groups",
+    "phalanx.testing.rank_hooks",
     "phalanx.testing.world",
     "phalanx.torch_backend.creation",
 ):

@@ -10,7 +10,7 @@ import pytest
 
 # Installed here for tests of how the ranks plugin gets on with them; each of those switches its own on.
 OTHER_PLUGINS = ("asyncio", "anyio", "cov", "hypothesispytest", "randomly", "timeout", "xdist")
-_OF_EDITABLE_INSTALLS = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+OF_EDITABLE_INSTALLS = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 _PRELUDE = """
 import os, signal, sys, threading, time, warnings
 import pytest, torch
@@ -59,4 +59,4 @@ class InnerRuns:
 def chosen(needs: tuple[str, ...]) -> list[str]:
     """Return the options that leave the other plugins out, but for some."""
     left_out = [name for name in OTHER_PLUGINS if name not in needs]
-    return ["-W", _OF_EDITABLE_INSTALLS, *(part for name in left_out for part in ("-p", f"no:{name}"))]
+    return ["-W", OF_EDITABLE_INSTALLS, *(part for name in left_out for part in ("-p", f"no:{name}"))]

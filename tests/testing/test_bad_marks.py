@@ -65,7 +65,7 @@ def test_a_fixture_of_ranks_without_the_mark_is_refused(inner: InnerRuns, name: 
     result = inner.run(f"def test_unmarked({name}): note('ran')")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        [f"*fixture '{name}' needs ranks; mark the test, for example with @pytest.mark.ranks(4)"]
+        [f"*fixture '{name}' of phalanx needs ranks; mark the test, for example with @pytest.mark.ranks(4)"]
     )
     assert not inner.notes()
 

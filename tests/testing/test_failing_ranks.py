@@ -33,7 +33,7 @@ def test_a_failing_rank_frees_the_others_at_once(inner: InnerRuns, kind: str) ->
         """,
         f"--ranks-kind={kind}",
     )
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(
         [
@@ -77,7 +77,7 @@ def test_a_rank_that_dies_fails_its_test_alone_and_says_how(inner: InnerRuns, ki
     ]
     start = time.monotonic()
     result = inner.run("".join(tests), f"--ranks-kind={kind}")
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 40
     result.assert_outcomes(failed=len(_ENDS), passed=len(_ENDS))
     for _, told in _ENDS.values():
         result.stdout.fnmatch_lines([f"rank 1 of 3: {told}*", "rank*: waiting in barrier*", "last words"])

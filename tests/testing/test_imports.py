@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.testing.inner_runs import InnerRuns
+from tests.testing.inner_runs import InnerRuns, chosen
 
 _UNWANTED = ("torch", "numpy", "phalanx.groups.shared_memory", "hypothesis", "coverage")
 
@@ -35,10 +35,26 @@ def test_a_session_that_runs_no_ranks_imports_no_torch(pytester: pytest.Pytester
     assert "torch" not in modules
 
 
+# What every session of pytest imports where phalanx is installed. Nothing here may import much.
+_LIGHT = {
+    "phalanx",
+    "phalanx.real_gpus",
+    "phalanx.real_gpus.device_files",
+    "phalanx.testing",
+    *(f"phalanx.testing.{name}" for name in ("fixtures", "kinds", "markers", "plugin", "ranks_warning", "stash_keys")),
+}
+
+
 @pytest.mark.slow
-def test_a_session_without_tests_on_ranks_imports_no_torch(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_plain="def test_plain(): pass")
-    assert "torch" not in _modules_after("import pytest; assert pytest.main([]) == 0", str(pytester.path))
+def test_a_session_without_tests_on_ranks_imports_next_to_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_plain="def test_plain(tmp_path, capsys): pass\n\nclass TestPlain:\n  def test_it(self): pass"
+    )
+    run = "import pytest; assert pytest.main({!r}) == 0"
+    found = _modules_after(run.format(chosen(())), str(pytester.path))
+    without = _modules_after(run.format([*chosen(()), "-p", "no:phalanx"]), str(pytester.path))
+    assert {name for name in found - without if not name.startswith("phalanx")} == set()
+    assert {name for name in found if name.startswith("phalanx")} <= _LIGHT
 
 
 def test_public_names_are_imported_on_first_use(pytester: pytest.Pytester) -> None:

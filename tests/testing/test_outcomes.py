@@ -158,4 +158,5 @@ def test_filterwarnings_applies_on_ranks(inner: InnerRuns, kind: str) -> None:
         f"--ranks-kind={kind}",
     )
     result.assert_outcomes(failed=1, passed=1, warnings=0)
-    result.stdout.fnmatch_lines(["ranks 0-1 of 2: UserWarning: careful*"])
+    # A rank that is a thread may be told to stop before it has warned, if the other one was very quick.
+    result.stdout.fnmatch_lines([f"rank{'*' if kind == 'thread' else 's 0-1'} of 2: UserWarning: careful*"])

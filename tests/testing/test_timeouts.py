@@ -25,7 +25,7 @@ def test_after(group): group.barrier()
 def test_a_test_that_hangs_fails_alone_with_the_stack_of_every_rank(inner: InnerRuns, kind: str) -> None:
     start = time.monotonic()
     result = inner.run(_HANGING.format(timeout=", timeout=0.5"), f"--ranks-kind={kind}")
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -35,7 +35,7 @@ def test_a_test_that_hangs_fails_alone_with_the_stack_of_every_rank(inner: Inner
             "*line *, in compute_for_ever",
             "*while True: time.sleep(0.01)",
             "*- ranks 0, 2 -*",
-            "ranks 0, 2:",
+            "ranks 0, 2, at *test_inner.py:* in test_hang:",
             "*group.all_reduce(torch.ones(2))",
         ]
     )

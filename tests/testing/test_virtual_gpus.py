@@ -11,9 +11,10 @@ from tests.testing.inner_runs import InnerRuns
 
 _CACHE = cache_folder().parent
 _MARKS = {
-    "ranks(2, gpus=2)": '@pytest.mark.ranks: gpus is 2; give "virtual" for as many as ranks, or "virtual:4" for *',
+    "ranks(2, gpus=2)": '@pytest.mark.ranks: gpus is 2; give "virtual" for as many as ranks, "virtual:4" for *',
     'ranks(2, gpus="real")': "@pytest.mark.ranks: gpus is 'real'; give \"virtual\" for as many as ranks*",
     'ranks(2, gpus="virtual:")': "@pytest.mark.ranks: gpus is 'virtual:'; give \"virtual\"*",
+    'ranks(2, gpus="virtual:2:h1000")': "@pytest.mark.ranks: the model in gpus= is 'h1000'; give one of plain, v100, *",
     'ranks(2, gpus="virtual:0")': "@pytest.mark.ranks: 0 virtual GPUs are not possible; give 1 to 64*",
     'ranks(65, gpus="virtual")': '@pytest.mark.ranks: 65 virtual GPUs are not possible; give 1 to *"virtual:64"',
     'ranks(2, races="raise")': '@pytest.mark.ranks: races is for virtual GPUs; add gpus="virtual"',
@@ -21,8 +22,9 @@ _MARKS = {
     "virtual_gpus(0)": "@pytest.mark.virtual_gpus(0): give a whole number from 1 to 64",
     'virtual_gpus("4")': "@pytest.mark.virtual_gpus('4'): give a whole number from 1 to 64",
     "virtual_gpus(1, 2)": "@pytest.mark.virtual_gpus takes one number of GPUs, got 2; write @pytest*(4)*",
-    "virtual_gpus(2, kind=1)": "@pytest.mark.virtual_gpus takes no kind; write *; options are races, timeout",
+    "virtual_gpus(2, kind=1)": "@pytest.mark.virtual_gpus takes no kind; write *; options are gpu, races, timeout",
     "virtual_gpus(2, timeout=0)": "@pytest.mark.virtual_gpus: timeout is 0; give a positive number of seconds",
+    "virtual_gpus(2, gpu=8)": "@pytest.mark.virtual_gpus: gpu is 8; give one of plain, v100, *",
     "virtual_gpus(2, races=1)": "@pytest.mark.virtual_gpus: races is 1; give one of off, warn, raise",
     "virtual_gpus(2) @pytest.mark.ranks(2)": "@pytest.mark.virtual_gpus is for tests of one process; on ranks give *",
 }
@@ -91,7 +93,7 @@ def test_every_rank_has_a_gpu_of_its_own_and_nccl_is_phalanx(inner: InnerRuns, k
 
 
 @pytest.mark.slow
-def test_the_number_of_gpus_may_be_another_than_that_of_ranks(inner: InnerRuns) -> None:
+def test_number_and_model_of_gpus_can_be_chosen(inner: InnerRuns) -> None:
     result = inner.run(
         """
         @pytest.mark.ranks(2, gpus="virtual:3")
@@ -102,18 +104,28 @@ def test_the_number_of_gpus_may_be_another_than_that_of_ranks(inner: InnerRuns) 
         def test_fewer(device):
             note("fewer", device, torch.cuda.device_count())
 
+        @pytest.mark.ranks(2, gpus="virtual:h100")
+        def test_model(rank):
+            note("model", torch.cuda.get_device_capability(), torch.cuda.device_count())
+
+        @pytest.mark.virtual_gpus(3, gpu="L4")
+        def test_model_of_one_process(virtual_gpus):
+            note("one process", torch.cuda.get_device_capability(), torch.cuda.device_count())
+
         @pytest.mark.ranks(1, gpus="virtual:3", races="warn")
         def test_variables_for_child_processes(rank):
             names = ("PHALANX_VIRTUAL_GPUS", "PHALANX_RACES", "CUDA_VISIBLE_DEVICES")
             note("children get", *(repr(os.environ[name]) for name in names))
         """
     )
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=5)
     assert inner.notes() == [
         "children get '3' 'warn' ''",
         *["fewer cuda:0 1"] * 2,
+        *["model (9, 0) 2"] * 2,
         "more cuda:0 cuda:0 cuda:1 cuda:2",
         "more cuda:1 cuda:0 cuda:1 cuda:2",
+        "one process (8, 9) 3",
     ]
 
 
@@ -244,8 +256,12 @@ def test_the_fixture_is_refused_where_there_are_no_gpus(inner: InnerRuns) -> Non
         """
     )
     result.assert_outcomes(failed=2, errors=1)
-    result.stdout.fnmatch_lines(["*'virtual_gpus' needs a test that has virtual GPUs; mark the test with @pytest*"])
-    result.stdout.fnmatch_lines(["*'virtual_gpus' needs a test that has virtual GPUs; name it as an argument"])
+    result.stdout.fnmatch_lines(
+        ["*'virtual_gpus' of phalanx needs a test that has virtual GPUs; mark the test with @pytest*"]
+    )
+    result.stdout.fnmatch_lines(
+        ["*'virtual_gpus' of phalanx needs a test that has virtual GPUs; name it as an argument"]
+    )
     result.stdout.fnmatch_lines(
         ["@pytest.mark.virtual_gpus is for test functions and plain classes, not for unittest*"]
     )

@@ -140,6 +140,36 @@ def test_output_is_shown_with_the_rank_in_front(kind: Any, capsys: pytest.Captur
     assert captured.err.splitlines() == ["[rank 0] err of 0", "[rank 1] err of 1"] * 2
 
 
+def _train_on_gpus() -> tuple[int, tuple[int, int], int, float]:
+    """Use the GPU of this rank, and leave it in use."""
+    before = torch.cuda.current_device()
+    torch.cuda.set_device(phalanx.connect().rank)
+    dist.init_process_group("nccl")
+    tensor = torch.ones(1 << 10, device="cuda")
+    dist.all_reduce(tensor)
+    return before, torch.cuda.get_device_capability(), torch.cuda.device_count(), tensor[0].item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pool", "process"])
+def test_ranks_with_virtual_gpus_start_every_run_on_the_first(kind: Any) -> None:
+    with ranks(2, kind=kind, gpus="virtual:3:h100") as on_gpus, ranks(2, kind=kind) as without:
+        for _ in range(2):
+            assert on_gpus.run(_train_on_gpus) == [(0, (9, 0), 3, 2.0)] * 2
+            assert without.run(torch.cuda.device_count) == [torch.cuda.device_count()] * 2
+
+
+@pytest.mark.slow
+def test_a_race_on_virtual_gpus_is_found() -> None:
+    def forget_to_wait() -> None:
+        tensor = torch.zeros(4, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            tensor.add_(1)
+
+    with ranks(1, gpus="virtual", races="raise") as world, pytest.raises(phalanx.RaceError):
+        world.run(forget_to_wait)
+
+
 @pytest.mark.slow
 def test_a_store_that_is_freed_late_does_not_disturb_a_later_process_group() -> None:
     with ranks(2, timeout_s=30) as world:
@@ -201,8 +231,26 @@ def _take_again_and_again(lock: threading.Lock, done: threading.Event) -> None:
         ((2,), {"timeout_s": -1}, "timeout_s is -1; give a positive number of seconds"),
         ((2,), {"timeout_s": float("nan")}, "timeout_s is nan; give a positive number"),
         ((2,), {"timeout_s": "soon"}, "timeout_s is 'soon'; give a positive number"),
+        ((2,), {"gpus": "real"}, "ranks: gpus is 'real'; give \"virtual\" for as many as ranks"),
+        ((2,), {"gpus": "virtual:2:h1000"}, "ranks: the model in gpus= is 'h1000'; give one of plain"),
+        ((2,), {"races": "warn"}, 'ranks: races is for virtual GPUs; add gpus="virtual"'),
+        ((2,), {"gpus": "virtual", "races": "loud"}, "ranks: races is 'loud'; give one of off, warn, raise"),
+        ((2,), {"gpus": "virtual", "kind": "thread"}, 'ranks of kind "thread" share the virtual devices of this'),
     ],
-    ids=["zero", "text", "bool", "kind", "negative", "nan", "timeout text"],
+    ids=[
+        "zero",
+        "text",
+        "bool",
+        "kind",
+        "negative",
+        "nan",
+        "timeout text",
+        "gpus",
+        "model",
+        "races",
+        "mode",
+        "threads",
+    ],
 )
 def test_bad_arguments_of_a_world_are_refused(arguments: Any, options: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):

@@ -44,7 +44,7 @@ def _name(test: unittest.TestCase) -> str:
     return test.id().rpartition(".")[2]
 
 
-def run(case: type, *names: str, timeout_s: int = 20) -> Results:
+def run(case: type, *names: str, timeout_s: int = 100) -> Results:
     """Run tests of a class, all of them when none is named, in alphabetical order."""
     recorder = _Recorder()
     suite = unittest.TestSuite(case(name) for name in names or unittest.TestLoader().getTestCaseNames(case))

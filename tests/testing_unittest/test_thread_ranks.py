@@ -12,6 +12,7 @@ import torch
 from phalanx.testing.unittest import MultiThreadedTestCase, skip_if_lt_x_gpu, spawn_threads_and_init_comms
 from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import c10d, dist
+from tests.leftovers import wait_until
 from tests.testing_unittest.inner_suites import SharedMoment, run
 
 
@@ -114,7 +115,7 @@ def test_a_late_thread_is_shown_and_ended_and_the_next_test_runs() -> None:
     assert "time.sleep(0.01)" in text
     assert "dist.barrier()" in text
     assert results.passed == ["test_b"]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    assert wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")], 50)
 
 
 def test_leaving_with_an_unknown_code_is_an_error() -> None:

@@ -69,7 +69,16 @@ def test_files_of_two_machines_are_not_compared_silently(tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_recording_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no recording.*\n.*phalanx run --trace FOLDER"):
+    with pytest.raises(UsageError, match=r"holds no recording.*: it is empty\..*\n.*phalanx run -n 4 --trace F"):
+        read_spans(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("notes.txt", "it has only other files. A rank records"), ("timeline.html", "it has a page")]
+)
+def test_a_folder_without_a_recording_says_why(name: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(UsageError, match=reason):
         read_spans(tmp_path)
 
 

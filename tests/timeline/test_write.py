@@ -47,7 +47,16 @@ def test_ranks_that_called_nothing_have_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "rank-1-5.raw").write_bytes(b"")
     written = write_timeline(tmp_path)
     assert written.num_spans == 0
-    assert written.warnings == ("Rank 1 (pid 5) recorded nothing: it ended before its first call.",)
+    assert written.warnings == (
+        "There is no call in this recording. No rank that recorded had a group.",
+        "Rank 1 (pid 5) recorded nothing: it ended before its first call.",
+    )
+
+
+def test_groups_without_a_call_are_told_from_no_groups(tmp_path: Path) -> None:
+    RawRank(0).group(num_ranks=1).write(tmp_path)
+    (warning,) = write_timeline(tmp_path).warnings
+    assert warning == "There is no call in this recording. The ranks made groups, but called no operation."
 
 
 def test_a_damaged_file_leaves_earlier_results_alone(tmp_path: Path) -> None:

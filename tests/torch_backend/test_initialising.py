@@ -43,7 +43,7 @@ def test_importing_torch_loads_next_to_nothing_of_it() -> None:
         "print(*sorted(m for m in sys.modules if m.startswith('phalanx')), 'torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    loaded = ["autoload", "errors", "patches", "settings", "torch_backend", "torch_backend.autoload"]
+    loaded = ["autoload", "errors", "gpu_models", "patches", "settings", "torch_backend", "torch_backend.autoload"]
     assert done.stdout.split() == ["phalanx", *(f"phalanx.{name}" for name in loaded), "False"]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from phalanx.errors import ClosedError, OperationTimeoutError, PeerDiedError, PhalanxError
 from phalanx.groups.stream_order import StreamOrder
@@ -153,3 +154,12 @@ def test_an_operation_enters_the_stream_with_what_it_reads_and_writes(
 
 def test_a_barrier_has_no_position() -> None:
     assert enter_stream(_Order(), "barrier", [], [], is_root=False, group_number=0) is None
+
+
+def test_it_may_end_while_the_program_makes_fake_tensors() -> None:
+    operation, work = _started(GroupErrors(), torch.ones(4))
+    work.end()
+    with FakeTensorMode():
+        operation.wait()
+    assert operation.state is State.DONE
+    assert work.tensors[0].numel() == 0

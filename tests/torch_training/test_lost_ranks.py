@@ -33,7 +33,7 @@ def test_a_rank_that_leaves_before_its_backward_pass_ends_that_of_the_others(
         process_group.shutdown()
     else:
         process_group.abort()
-    assert watch.seconds() < 10
+    assert watch.seconds() < 40
 
 
 @pytest.mark.ranks(2)
@@ -44,4 +44,4 @@ def test_a_functional_collective_raises_when_its_result_is_used(process_group: A
     else:
         with pytest.raises(RuntimeError, match="rank 1"):
             functional.all_reduce(torch.ones(4), "sum", process_group) + 0
-    assert watch.seconds() < 10
+    assert watch.seconds() < 40

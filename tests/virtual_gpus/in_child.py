@@ -45,7 +45,8 @@ def on_virtual_devices(
     num_devices: int,
     *,
     face: Literal["virtual", "cuda"] = "virtual",
-    memory: str | int = "16GiB",
+    gpu: str | None = None,
+    memory: str | int | None = "16GiB",
     races: Literal["off", "warn", "raise"] = "off",
 ) -> Callable[[_Test], _Test]:
     """Run the test in a child that has set up virtual devices."""
@@ -53,7 +54,7 @@ def on_virtual_devices(
     def decorate(test: _Test) -> _Test:
         @functools.wraps(test)
         def on_devices(*args: Any, **kwargs: Any) -> Any:
-            phalanx.virtual_devices(num_devices, face=face, memory=memory, races=races)
+            phalanx.virtual_devices(num_devices, face=face, gpu=gpu, memory=memory, races=races)
             return test(*args, **kwargs)
 
         marked: _Test = in_child(on_devices)

@@ -34,6 +34,9 @@ _GIB = 1 << 30
         ({"face": None}, "face is None; give"),
         ({"races": "on"}, "races is 'on'; give one of off, warn, raise"),
         ({"races": True}, "races is True; give one of off, warn, raise"),
+        ({"gpu": "h100"}, "gpu is 'h100', and devices of their own type are no model of a GPU; add face=\"cuda\""),
+        ({"gpu": "h1000", "face": "cuda"}, "gpu is 'h1000'; give one of plain, v100, t4, a100, "),
+        ({"gpu": 8, "face": "cuda"}, "gpu is 8; give one of plain, v100, "),
         ({"memory": "16"}, 'memory is \'16\'; give a size with its unit, such as "16GiB" or "512MB", or bytes'),
         ({"memory": "16G"}, "memory is '16G'; give a size with its unit"),
         ({"memory": "much"}, "memory is 'much'; give a size with its unit"),
@@ -52,16 +55,23 @@ def test_a_bad_argument_is_refused_with_what_to_give(arguments: dict[str, Any], 
 
 
 def test_the_environment_fills_in_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PHALANX_VIRTUAL_MEMORY", "PHALANX_RACES"):
+    for name in ("PHALANX_VIRTUAL_GPU", "PHALANX_VIRTUAL_MEMORY", "PHALANX_RACES"):
         monkeypatch.delenv(name, raising=False)
-    assert read_request(2, "virtual", None, None) == Setup(2, "virtual", 16 * _GIB, "off")
+    assert read_request(2, "virtual", None, None, None) == Setup(2, "virtual", 16 * _GIB, "off")
     monkeypatch.setenv("PHALANX_VIRTUAL_MEMORY", "2GiB")
     monkeypatch.setenv("PHALANX_RACES", "warn")
-    assert read_request(2, "virtual", None, None) == Setup(2, "virtual", 2 * _GIB, "warn")
-    assert read_request(2, "virtual", "1GiB", "off") == Setup(2, "virtual", _GIB, "off")
+    assert read_request(2, "virtual", None, None, None) == Setup(2, "virtual", 2 * _GIB, "warn")
+    assert read_request(2, "virtual", None, "1GiB", "off") == Setup(2, "virtual", _GIB, "off")
+    monkeypatch.setenv("PHALANX_VIRTUAL_GPU", "h100")
+    assert read_request(2, "cuda", None, None, "off") == Setup(2, "cuda", 2 * _GIB, "off", "h100")
+    assert read_request(2, "cuda", "L4", "1GiB", "off") == Setup(2, "cuda", _GIB, "off", "l4")
+    assert read_request(2, "virtual", None, None, "off") == Setup(2, "virtual", 2 * _GIB, "off")
+    monkeypatch.delenv("PHALANX_VIRTUAL_MEMORY")
+    assert read_request(2, "cuda", None, None, "off") == Setup(2, "cuda", 80 * _GIB, "off", "h100")
+    assert read_request(2, "virtual", None, None, "off") == Setup(2, "virtual", 16 * _GIB, "off")
     monkeypatch.setenv("PHALANX_VIRTUAL_MEMORY", "much")
     with pytest.raises(phalanx.UsageError, match="PHALANX_VIRTUAL_MEMORY is 'much'; give a size"):
-        read_request(2, "virtual", None, None)
+        read_request(2, "virtual", None, None, None)
 
 
 @in_child
@@ -83,7 +93,7 @@ def test_a_second_set_up_with_other_numbers_is_refused(other: dict[str, Any]) ->
         phalanx.virtual_devices(**{"num_devices": 2, **other})
     told = str(failure.value).splitlines()
     assert told[0] == "virtual devices are set up once in the life of a process"
-    assert told[1] == '  there    2 with face "virtual", 16 GiB each, races "off"'
+    assert told[1] == '  there    2 with face "virtual", gpu "plain", 16 GiB each, races "off"'
     assert told[2].startswith("  asked    ")
     assert active() == Setup(2, "virtual", 16 * _GIB, "off")
 

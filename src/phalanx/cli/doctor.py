@@ -24,7 +24,8 @@ _WIDEST = 110  # longer lines are hard to read
     default=True,
     help="Run ranks of every kind as a test, or only examine the machine.",
 )
-def doctor(as_json: bool, with_self_tests: bool) -> None:
+@click.option("--patches", "with_patches", is_flag=True, help="List all names that phalanx changes in torch.")
+def doctor(as_json: bool, with_self_tests: bool, with_patches: bool) -> None:
     """Check whether ranks can run on this machine, and say how to fix what is missing.
 
     The exit code is 1 if ranks can't run properly. A machine without a GPU or without MPI is fine.
@@ -32,7 +33,7 @@ def doctor(as_json: bool, with_self_tests: bool) -> None:
     import importlib.metadata
 
     from phalanx.doctor import examine_machine
-    from phalanx.doctor.report import is_ready, write_json, write_page
+    from phalanx.doctor.report import is_ready, with_counts_only, write_json, write_page
 
     started = time.monotonic()
     findings = examine_machine(with_self_tests=with_self_tests, watch=_show_progress)
@@ -41,7 +42,8 @@ def doctor(as_json: bool, with_self_tests: bool) -> None:
         click.echo(write_json(findings, importlib.metadata.version("phalanx"), time.monotonic() - started))
     else:
         width = min(_WIDEST, shutil.get_terminal_size((100, 24)).columns)
-        click.echo(write_page(findings, width, _paint))
+        shown = findings if with_patches else with_counts_only(findings, "phalanx doctor --patches")
+        click.echo(write_page(shown, width, _paint))
     raise SystemExit(0 if is_ready(findings) else 1)
 
 

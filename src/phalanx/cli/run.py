@@ -5,17 +5,60 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from phalanx.cli.completion import (
+    ProgramCommand,
+    complete_file,
+    complete_folder,
+    complete_gpu_model,
+    complete_program,
+)
+from phalanx.cli.torchrun_options import refuse_torchrun_options
 
 if TYPE_CHECKING:
     from phalanx.jobs.job import Job
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "num_ranks", type=int, required=True, metavar="RANKS", help="The number of ranks.")
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+def _take_one(_: click.Context, option: click.Parameter, values: tuple[Any, ...]) -> Any:
+    """Return the only value of an option, which has several names; None if it is not given."""
+    different = list(dict.fromkeys(values))
+    if len(different) > 1:
+        names, texts = " and ".join(option.opts), " and ".join(map(str, different))
+        raise click.UsageError(f"{names} mean the same, and you gave {texts}; give it once")
+    return different[0] if different else None
+
+
+def _take_num_ranks(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> int | str | None:
+    """Return the number of ranks, or torchrun's word for one."""
+    text = _take_one(context, option, values)
+    if text is None or text in ("gpu", "cpu", "auto"):
+        return text  # type: ignore[no-any-return]
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a number of ranks; give a number, gpu, cpu or auto", context, option
+        ) from None
+
+
+def _with_hyphens(name: str) -> str:
+    """Spell an option with hyphens: torchrun also understands underscores, as in --nproc_per_node."""
+    return name.replace("_", "-")
+
+
+@click.command(
+    cls=ProgramCommand, context_settings={"allow_interspersed_args": False, "token_normalize_func": _with_hyphens}
+)
+@click.option("-n", "--nproc-per-node", "num_ranks", multiple=True, callback=_take_num_ranks,
+              metavar="RANKS",
+              help="The number of ranks; or gpu: one per GPU; cpu: one per core; auto: gpu if there is one, else cpu "
+                   "[default: one per GPU, else one per core up to 4].")  # fmt: skip
+@click.option("-m", "--module", "is_module", is_flag=True, help="PROGRAM is a module, as with python -m.")
+@click.option("--no-python", "is_executable", is_flag=True,
+              help="PROGRAM is an executable, which every rank runs without Python.")  # fmt: skip
 @click.option("--gpus", metavar="SPEC",
               help='How many GPUs the ranks use, such as "1", or which: "0,1", "device=1", "all", "none". If there are '
                    "more ranks than GPUs, ranks share them.")  # fmt: skip
@@ -25,10 +68,16 @@ if TYPE_CHECKING:
 @click.option("--virtual-gpus", "num_virtual", type=click.IntRange(1, 64), metavar="N",
               help="Give all ranks N virtual GPUs, which compute on the CPU, and let phalanx stand in for "
                    "NCCL.")  # fmt: skip
-@click.option("--virtual-memory", metavar="SIZE", help="The memory of each virtual GPU [default: 16GiB].")
+@click.option("--virtual-gpu", "model", metavar="MODEL", shell_complete=complete_gpu_model,
+              help="What virtual GPUs claim to be, such as h100: their name, compute capability, multiprocessors and "
+                   "memory [default: PHALANX_VIRTUAL_GPU, else plain].")  # fmt: skip
+@click.option("--virtual-memory", metavar="SIZE",
+              help="The memory of each virtual GPU [default: 16GiB, or that of the model].")  # fmt: skip
 @click.option("--races", type=click.Choice(["off", "warn", "raise"]),
               help="Find streams of virtual GPUs that use the same memory without waiting for each other "
                    "[default: off].")  # fmt: skip
+@click.option("--stand-in", "stood_in_for", type=click.Choice(["nccl", "gloo", "mpi"]), multiple=True,
+              help="Let phalanx stand in for this backend in all ranks; may be repeated.")  # fmt: skip
 @click.option("--threads-per-rank", "num_threads", type=click.IntRange(min=1), metavar="N",
               help="The number of torch threads in each rank [default: OMP_NUM_THREADS, else cores // "
                    "ranks].")  # fmt: skip
@@ -40,16 +89,19 @@ if TYPE_CHECKING:
     help="Set an environment variable for all ranks; may be repeated.",
 )
 @click.option("--log-dir", "log_folder", type=click.Path(path_type=Path), metavar="DIR",
+              shell_complete=complete_folder,
               help="Save the output of each rank in DIR/rank-<r>.out and DIR/rank-<r>.err.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
               help="End the job after this time, with exit code 124.")  # fmt: skip
-@click.option("--restart", "max_restarts", type=click.IntRange(min=0), default=0, metavar="N",
-              help="After a failure, start all ranks again, up to N times.")  # fmt: skip
+@click.option("--restart", "--max-restarts", "max_restarts", type=click.IntRange(min=0), multiple=True,
+              callback=_take_one, metavar="N",
+              help="After a failure, start all ranks again, up to N times [default: 0].")  # fmt: skip
 @click.option("--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
               help="How long to wait at each step when ranks are ended: for them to end by themselves, then after "
                    "SIGTERM [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
 @click.option("--name", help="The name of the job [default: the program's name].")
 @click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",
+              shell_complete=complete_folder,
               help="Record all operations, and write a timeline to DIR.")  # fmt: skip
 @click.option("--warn-after", "warn_after_s", type=click.FloatRange(min=0), default=30.0, show_default=True,
               metavar="SECONDS",
@@ -57,9 +109,15 @@ if TYPE_CHECKING:
 @click.option("--live/--plain", "is_live", default=None,
               help="Show a table of all ranks below their output, or only the output [default: live on a "
                    "terminal].")  # fmt: skip
-@click.argument("program")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(num_ranks: int, program: str, arguments: tuple[str, ...], **options: object) -> None:
+@click.option("--full-trace", "is_full_trace", is_flag=True,
+              help="Print every traceback of every rank, with the calls inside phalanx and torch [default: "
+                   "PHALANX_FULL_TRACE].")  # fmt: skip
+@click.option("--standalone", is_flag=True, expose_value=False,
+              help="This changes nothing: phalanx run always uses only this machine.")  # fmt: skip
+@refuse_torchrun_options
+@click.argument("program", shell_complete=complete_program)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file)
+def run(num_ranks: int | str | None, program: str, arguments: tuple[str, ...], **options: object) -> None:
     """Run PROGRAM with its ARGUMENTS on several ranks of this machine.
 
     PROGRAM is a script, or a folder or archive that contains __main__.py. It runs as it would under python, and finds
@@ -78,39 +136,49 @@ def run(num_ranks: int, program: str, arguments: tuple[str, ...], **options: obj
 
 
 def _make_job(  # noqa: PLR0913
-    num_ranks: int,
+    asked: int | str | None,
     program: str,
     arguments: tuple[str, ...],
     *,
     is_module: bool,
+    is_executable: bool,
     gpus: str | None,
     gpu_memory: str | None,
     num_virtual: int | None,
+    model: str | None,
     virtual_memory: str | None,
     races: str | None,
+    stood_in_for: tuple[str, ...],
     num_threads: int | None,
     variables: tuple[str, ...],
     log_folder: Path | None,
     timeout_s: float | None,
-    max_restarts: int,
+    max_restarts: int | None,
     grace_s: float | None,
     name: str | None,
     trace_folder: Path | None,
     warn_after_s: float,
     is_live: bool | None,
+    is_full_trace: bool,
 ) -> Job:
     from phalanx.jobs.environment import parse_variables
-    from phalanx.jobs.job import Job, check_num_ranks, default_threads, make_trace_folder
-    from phalanx.jobs.program import find_program
+    from phalanx.jobs.job import Job, choose_num_ranks, default_threads, make_trace_folder
+    from phalanx.jobs.program import find_executable, find_program
     from phalanx.jobs.real_gpus import plan_gpus
     from phalanx.jobs.virtual_gpus import GpuOptions, with_virtual_gpus
-    from phalanx.settings import copy_environment, read_settings
+    from phalanx.settings import copy_environment, full_trace, read_settings
 
-    check_num_ranks(num_ranks)
-    found = find_program(program, arguments, is_module=is_module)
+    if is_module and is_executable:
+        raise click.UsageError("PROGRAM is either a module (--module) or an executable (--no-python); give one of them")
     given = parse_variables(variables)
-    options = GpuOptions(gpus, num_virtual, virtual_memory, races)
-    plan = plan_gpus(gpus, gpu_memory, with_virtual_gpus(options, copy_environment(**given), given), num_ranks)
+    if is_executable:
+        found = find_executable(program, arguments, search=given.get("PATH"))
+    else:
+        found = find_program(program, arguments, is_module=is_module)
+    options = GpuOptions(gpus, num_virtual, model, virtual_memory, races, stood_in_for)
+    seen = with_virtual_gpus(options, copy_environment(**given), given)
+    num_ranks, reason = choose_num_ranks(asked, gpus, seen)
+    plan = plan_gpus(gpus, gpu_memory, seen, num_ranks)
     environment = plan.environment
     if trace_folder is not None:
         trace_folder = make_trace_folder(trace_folder)
@@ -123,13 +191,14 @@ def _make_job(  # noqa: PLR0913
         grace_s=read_settings().grace_s if grace_s is None else grace_s,
         name=name or found.name,
         timeout_s=timeout_s,
-        max_restarts=max_restarts,
+        max_restarts=max_restarts or 0,
         log_folder=log_folder,
         trace_folder=trace_folder,
         warn_after_s=warn_after_s,
         is_live=_is_capable_terminal(environment) if is_live is None else is_live,
         rank_variables=plan.rank_variables,
-        note=plan.note,
+        note="; ".join(filter(None, (reason, plan.note))),
+        is_full_trace=is_full_trace or full_trace(environment),
     )
 
 

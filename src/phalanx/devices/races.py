@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import sys
 import sysconfig
 import threading
 import warnings
@@ -152,6 +153,7 @@ class _Detector:
         error: Exception | None = None
         if self.native.pxd_races_mode() == _MODES.index("raise"):
             error = _error_of(report)
+            error.__context__ = sys.exception()  # torch restores the error, which does not set it as `raise` does
         else:
             try:
                 warnings.warn_explicit(report.text, RaceWarning, report.here.place.file or "?", report.here.place.line)

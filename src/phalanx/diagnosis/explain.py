@@ -8,12 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from phalanx.diagnosis import formatting
-from phalanx.diagnosis.lateness import broken_message, held_up_ranks, is_cut_off, is_elsewhere, late_ranks
+from phalanx.diagnosis.lateness import (
+    awaited_ranks,
+    broken_message,
+    held_up_ranks,
+    is_cut_off,
+    is_elsewhere,
+    late_ranks,
+)
 from phalanx.diagnosis.scene import Scene
 from phalanx.engine.facts import EntryFacts, Trouble
 from phalanx.errors import (
     AbortedError,
     ClosedError,
+    DeadlockError,
     InternalError,
     MismatchError,
     OperationTimeoutError,
@@ -156,10 +164,10 @@ def _size_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     sender, receiver = facts.culprit, facts.reporter
     odd = _odd_one_out(scene.entries, (sender, receiver))
     entry = None if odd is None else scene.entries[odd]
-    told = f"sends {sent} bytes, rank {receiver} has room for {expected}"
-    pairs = [("differs", f"{scene.process(sender)} {told}")]
+    what = f"sends {sent} bytes, rank {receiver} has room for {expected}"
+    pairs = [("differs", f"{scene.process(sender)} {what}")]
     if odd is not None and entry is not None:
-        pairs = [("differs", f"{scene.process(odd)} {_called(entry)}"), ("sizes", f"rank {sender} {told}")]
+        pairs = [("differs", f"{scene.process(odd)} {_called(entry)}"), ("sizes", f"rank {sender} {what}")]
     what, advice = "split sizes", "let rank i's input split for rank j equal rank j's output split for rank i"
     if facts.operation != "all_to_all":
         what, advice = "the sizes of tensors", "give every rank lists of the same tensors, in the same order"
@@ -180,14 +188,14 @@ def _odd_one_out(entries: Sequence[EntryFacts | None], pair: tuple[int, int]) ->
 def _message_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     peer = facts.culprit
     if facts.operation == "send":
-        told, advice = "has a buffer of another size or dtype", "let both sides use the same shape and dtype"
+        what, advice = "has a buffer of another size or dtype", "let both sides use the same shape and dtype"
     else:
-        told = f"sent {facts.found_bytes} bytes of another size or dtype"
+        what = f"sent {facts.found_bytes} bytes of another size or dtype"
         advice = "receive into a tensor of the sent shape and dtype"
     own = f"rank {scene.rank} of {scene.num_ranks} has {facts.dtype} {formatting.shape(facts.shape)}"
-    lines = _lines(("here", own), ("differs", f"{scene.process(peer)} {told}"), ("do", advice))
-    told = f"the message and the buffer differ (rank {peer})"
-    return _error(MismatchError, told, lines, facts, scene, [peer], "different message")
+    lines = _lines(("here", own), ("differs", f"{scene.process(peer)} {what}"), ("do", advice))
+    what = f"the message and the buffer differ (rank {peer})"
+    return _error(MismatchError, what, lines, facts, scene, [peer], "different message")
 
 
 def _elsewhere(kind: type[PhalanxError], what: str, facts: Trouble, scene: Scene) -> PhalanxError:
@@ -286,6 +294,26 @@ def _why_late(missing: Sequence[int], scene: Scene) -> tuple[str, str]:
     return "late", "find out why it is late, or give a longer timeout (timeout_s)"
 
 
+def _way_out(facts: Trouble, scene: Scene) -> str:
+    has_messages = facts.is_message or any(row.mail is not None for row in scene.rows)
+    if has_messages:
+        return "let one rank send while the other receives, or use async_op=True and wait for all of them afterwards"
+    return "make these calls in the same order on every rank"
+
+
+def _deadlock(facts: Trouble, scene: Scene) -> PhalanxError:
+    headline, *circle = facts.text.splitlines() or ["the ranks wait for each other"]
+    own = _message_here(facts, scene) if facts.is_message else _here(facts, scene)
+    lines = _lines(
+        ("here", own),
+        *(("cycle" if number == 0 else "", text) for number, text in enumerate(circle)),
+        ("do", _way_out(facts, scene)),
+    )
+    awaited = awaited_ranks(scene.rows[scene.rank], scene.rows) if scene.rows else []
+    culprits = [rank for rank in awaited if rank >= 0]
+    return _error(DeadlockError, f"deadlock: {headline}", lines, facts, scene, culprits, "deadlock")
+
+
 def _circle(scene: Scene) -> list[tuple[str, str]]:
     """Return the lines of a deadlock."""
     return [("cycle" if number == 0 else "", text) for number, text in enumerate(scene.around.cycle)]
@@ -296,18 +324,18 @@ def _message_timeout(facts: Trouble, scene: Scene) -> PhalanxError:
     whom = "any rank" if peer < 0 else f"rank {peer}"
     after = _own_or_other(facts, scene)
     if peer < 0:
-        told, do = "no rank has sent it", "let a rank send it, with this tag"
+        what, do = "no rank has sent it", "let a rank send it, with this tag"
     elif is_send:
-        told, do = f"{whom} has not received it", f"let rank {peer} call recv(source={scene.rank}) with this tag"
+        what, do = f"{whom} has not received it", f"let rank {peer} call recv(source={scene.rank}) with this tag"
     else:
-        told, do = f"{whom} has not sent it", f"let rank {peer} call send(destination={scene.rank}) with this tag"
+        what, do = f"{whom} has not sent it", f"let rank {peer} call send(destination={scene.rank}) with this tag"
     mail = None if peer < 0 or not scene.rows else scene.rows[peer].mail
     is_met = mail is not None and mail.root == scene.rank and mail.operation != facts.operation
     if mail is not None and is_met and mail.device != facts.device:
-        told = f"{whom} has a tensor on {mail.device}, this rank one on {facts.device}"
+        what = f"{whom} has a tensor on {mail.device}, this rank one on {facts.device}"
         do = "give tensors on the same kind of device on both sides"
     elif mail is not None and is_met and mail.device == "cuda" and mail.count == facts.tag:
-        told = f"{whom} has called {mail.operation}, and a GPU is not done with what it was given before"
+        what = f"{whom} has called {mail.operation}, and a GPU is not done with what it was given before"
         do = "look for a long kernel or copy on either rank's current stream, or give a longer timeout"
     pairs = [] if peer < 0 or not scene.rows else [("waits for", f"{scene.process(peer)} {scene.whereabouts(peer)}")]
     pairs += scene.stand(peer)
@@ -315,7 +343,7 @@ def _message_timeout(facts: Trouble, scene: Scene) -> PhalanxError:
     circle = [] if is_met else _circle(scene)  # the two ends of one message do not form a circle
     lines = _lines(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
     culprits = [peer] if peer >= 0 else []
-    return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {told}", lines, facts, scene, culprits, verdict)
+    return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {what}", lines, facts, scene, culprits, verdict)
 
 
 def _message_here(facts: Trouble, scene: Scene) -> str:
@@ -358,18 +386,18 @@ def _peer_left(facts: Trouble, scene: Scene) -> PhalanxError:
 
 def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
-    told = facts.text.splitlines()[0] if facts.text else "an exception"
+    what = facts.text.splitlines()[0] if facts.text else "an exception"
     how = "had its arguments refused" if not facts.is_fatal else "raised"
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers
         lines = _lines(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
-        return _error(PeerFailedError, f"another rank raised: {told}", lines, facts, scene, verdict="raised")
+        return _error(PeerFailedError, f"another rank raised: {what}", lines, facts, scene, verdict="raised")
     last, advice = ("", ""), f"correct the call on rank {rank}"
     if facts.is_fatal:
         advice = f"look at the traceback of rank {rank}"
         last = ("last", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else "")
     lines = _lines(("here", _here(facts, scene)), last, ("do", advice))
     verdict = "raised" if facts.is_fatal else "refused"
-    return _error(PeerFailedError, f"{scene.process(rank)} {how}: {told}", lines, facts, scene, [rank], verdict)
+    return _error(PeerFailedError, f"{scene.process(rank)} {how}: {what}", lines, facts, scene, [rank], verdict)
 
 
 def _aborted(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -387,13 +415,13 @@ def _interrupted(facts: Trouble, scene: Scene) -> PhalanxError:
 
 def _out_of_memory(facts: Trouble, scene: Scene) -> PhalanxError:
     needed, available = facts.wanted_bytes, facts.found_bytes
-    told = f"rank {facts.culprit} has not enough shared memory"
+    what = f"rank {facts.culprit} has not enough shared memory"
     lines = _lines(
         ("needed", f"{needed / 2**20:.1f} MiB"),
         ("available", f"{available / 2**20:.1f} MiB (memory, control-group and address-space limits)"),
         ("do", "use fewer ranks or smaller tensors, or raise the limit"),
     )
-    error = _error(SharedMemoryError, told, lines, facts, scene, [facts.culprit])
+    error = _error(SharedMemoryError, what, lines, facts, scene, [facts.culprit])
     assert isinstance(error, SharedMemoryError)
     error.needed_bytes, error.available_bytes = needed, available
     return error
@@ -415,4 +443,5 @@ _EXPLAINERS: dict[str, Callable[[Trouble, Scene], PhalanxError]] = {
     "aborted": _aborted,
     "interrupted": _interrupted,
     "out_of_memory": _out_of_memory,
+    "deadlock": _deadlock,
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx.diagnosis.observation import Observation
-from phalanx.diagnosis.stacks import parse_stacks, stack_of
+from phalanx.diagnosis.stacks import is_launchers, parse_stacks, stack_of
 from phalanx.diagnosis.views import GroupView, ProcessView
 from phalanx.diagnosis.waits import Key, Wait, find_waits, key_of, world_of, world_rank
 
@@ -41,6 +41,10 @@ class Findings:
         """Return the ranks that run in a process."""
         return sorted(rank for key, rank in self.world.items() if key[0] == process.pid)
 
+    def children_of(self, process: ProcessView) -> list[ProcessView]:
+        """Return the processes that the ranks in a process have started."""
+        return [each for each in self.seen.processes if each.rank_pid == process.pid]
+
     def member(self, view: GroupView, rank: int) -> int:
         """Return the number in the world of a member of a group."""
         return world_rank(view, rank, self.world)
@@ -56,6 +60,25 @@ class Findings:
         if key[1]:  # a rank that is a thread: other threads of the process say nothing about it
             stack = next((thread for thread in threads if thread.ident == key[1]), None)
         return [] if stack is None else [str(frame) for frame in stack.users_frames()]
+
+
+def place_of(process: ProcessView) -> str:
+    """Return the line of the program that the main thread of a process is at.
+
+    It is empty if the process did not answer, if its program has not begun or has ended, or if it waits for work.
+    """
+    stack = stack_of(parse_stacks(process.stacks), process.pid)
+    frames = () if stack is None or stack.is_idle() else stack.users_frames()
+    return "" if not frames or is_launchers(frames[0].file) else str(frames[0])
+
+
+def places_of_children(seen: Observation, pid: int) -> dict[str, list[int]]:
+    """Return the lines that processes started by a rank are at, each with their process ids."""
+    places: dict[str, list[int]] = {}
+    for process in seen.processes:
+        if process.rank_pid == pid and (place := place_of(process)):
+            places.setdefault(place, []).append(process.pid)
+    return places
 
 
 def find(seen: Observation) -> Findings:

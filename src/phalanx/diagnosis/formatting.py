@@ -55,6 +55,20 @@ def death(status: int) -> str:
         return f"was killed by signal {status - 256}"
 
 
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+
+
+def advice_about_death(status: int) -> str:
+    """Say what to do about a Python process that ended without an exception; `status` is as for death()."""
+    if 0 <= status < 256:
+        return "look for os._exit(), or for C code that ends the process; there was no exception"
+    if status - 256 == signal.SIGKILL:
+        return "find out who killed it (phalanx did not): perhaps the kernel, as memory was short (see dmesg)"
+    if status - 256 in _CRASHES:
+        return "set PYTHONFAULTHANDLER=1 to see the line of the program at which native code crashed"
+    return "find out who sent it this signal; phalanx did not" if status >= 256 else ""
+
+
 def place(location: str) -> str:
     """Shorten a source location to its last folder and file."""
     return "/".join(location.split("/")[-2:]) if location else ""

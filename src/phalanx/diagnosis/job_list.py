@@ -15,6 +15,7 @@ from phalanx.diagnosis.views import JobView
 from phalanx.errors import UsageError
 
 _RECORD_BYTES = 1 << 20
+_LOOKS = 5
 
 
 @dataclass
@@ -47,11 +48,16 @@ def find_jobs() -> list[Job]:
     """Return all jobs of this user: those that have a launcher, and those whose processes only share a group."""
     records: dict[tuple[int, int], Job] = {}
     groups: dict[tuple[int, int], set[int]] = {}
+
+    def is_known(found: MemoryFile) -> bool:
+        # Forked children have the record too. One that closed it before it could be read does not count.
+        return found.identity in records and records[found.identity].record != JobView()
+
     for pid in visible_pids():
         for found in memory_files(pid, "phalanx"):
             if found.name.startswith(GROUP_PREFIX):
                 groups.setdefault(found.identity, set()).add(pid)
-            elif found.name == JOB_RECORD and found.identity not in records:  # forked children have the record too
+            elif found.name == JOB_RECORD and not is_known(found):
                 record = read_job_record(found)
                 records[found.identity] = Job({pid, *record.pids}, record)
     jobs = list(records.values())
@@ -69,14 +75,21 @@ def read_job_record(found: MemoryFile) -> JobView:
     if descriptor is None:
         return JobView()
     try:
-        record = from_plain(JobView, json.loads(os.pread(descriptor, _RECORD_BYTES, 0)))
-    except (OSError, ValueError, RecursionError):
-        return JobView()
+        record = _parse_record(descriptor)
     finally:
         os.close(descriptor)
     # A record may name only processes of its own user, so that nobody can add processes of others to a job.
     pids = [pid for pid in record.pids if owner_of(pid) == found.owner]
     return replace(record, pids=pids, pid=record.pid if owner_of(record.pid) == found.owner else 0)
+
+
+def _parse_record(descriptor: int) -> JobView:
+    for _ in range(_LOOKS):
+        try:
+            return from_plain(JobView, json.loads(os.pread(descriptor, _RECORD_BYTES, 0)))
+        except (OSError, ValueError, RecursionError):
+            continue  # its launcher may be writing it
+    return JobView()
 
 
 def choose_job(wanted: str | None) -> Job:

@@ -45,7 +45,7 @@ def broken_message(facts: Trouble, rows: Sequence[RankFacts]) -> EntryFacts | No
 
 def held_up_ranks(late: Sequence[int], rows: Sequence[RankFacts]) -> set[int]:
     """Return the late ranks that wait for another late rank, unless that rank also waits for them."""
-    waits = {rank: set(_waits_for(rows[rank], rows)).intersection(late) - {rank} for rank in late}
+    waits = {rank: set(awaited_ranks(rows[rank], rows)).intersection(late) - {rank} for rank in late}
     settled = {rank for rank in late if not waits[rank]}
     held_up: set[int] = set()
     while found := {rank for rank in late if rank not in settled and waits[rank] & settled}:
@@ -58,7 +58,7 @@ def _absent(seq: int, facts: Trouble, rows: Sequence[RankFacts]) -> list[int]:
     return [row.rank for row in rows if row.arrived < seq and row.rank != facts.reporter]
 
 
-def _waits_for(row: RankFacts, rows: Sequence[RankFacts]) -> list[int]:
+def awaited_ranks(row: RankFacts, rows: Sequence[RankFacts]) -> list[int]:
     """Return the ranks that a rank waits for, or waited for when the group broke; its entry still shows this."""
     mail, entry = row.mail, row.collective
     if mail is not None:

@@ -18,7 +18,7 @@ from phalanx.diagnosis.asking import ask_for_stacks
 from phalanx.diagnosis.memory_files import memory_files
 from phalanx.diagnosis.observer import GROUP_PREFIX, Observer
 from phalanx.diagnosis.plain_data import from_plain, to_plain
-from phalanx.diagnosis.processes import command_of, resident_bytes, state_of
+from phalanx.diagnosis.processes import command_of, descendants_of, resident_bytes, state_of
 from phalanx.diagnosis.views import GroupView, JobView, ProcessView, view_of
 from phalanx.engine import GroupSegment
 from phalanx.engine.facts import RankRecords
@@ -29,6 +29,7 @@ FORMAT = "phalanx flight record"
 VERSION = 1
 _MOST_ENTRIES = 300_000  # in the journals of all ranks: about half a gigabyte
 _MOST_BYTES = 1 << 30  # the size of a flight record
+_MOST_CHILDREN = 64  # of each rank
 
 
 @dataclass
@@ -90,14 +91,25 @@ def describe(
     with_stacks: bool,
     timeout_s: float = 0.5,
 ) -> Observation:
-    """Describe these groups and processes, with the stacks of the processes that answer in time."""
+    """Describe these groups and processes and what these have started, with the stacks of those that answer in time."""
     threads: dict[int, list[int]] = {}
-    for row in (row for group in groups for row in group.snapshot() if row.state == "present"):
-        threads.setdefault(row.pid, []).append(row.thread)
-    answers = ask_for_stacks(pids, threads, timeout_s=timeout_s) if with_stacks else {}
+    ranks = {pid for pid in job.pids if pid in pids}
+    for row in (row for group in groups for row in group.snapshot()):
+        ranks |= {row.any_pid} & set(pids)
+        if row.state == "present":
+            threads.setdefault(row.pid, []).append(row.thread)
+    # A process that a rank has forked may be among `pids`, because it has inherited the rank's memory files.
+    children = {
+        child: pid for pid in ranks or pids for child in descendants_of(pid, _MOST_CHILDREN) if child not in ranks
+    }
+    everybody = list(dict.fromkeys([*pids, *children]))
+    answers = ask_for_stacks(everybody, threads, timeout_s=timeout_s) if with_stacks else {}
     seen = Observation(job, time.time(), time.monotonic_ns(), os.uname().nodename)
     seen.processes = [
-        ProcessView(pid, state_of(pid), resident_bytes(pid), command_of(pid), answers.get(pid, "")) for pid in pids
+        ProcessView(
+            pid, state_of(pid), resident_bytes(pid), command_of(pid), answers.get(pid, ""), children.get(pid, 0)
+        )
+        for pid in everybody
     ]
     num_entries = 0
     for group in groups:

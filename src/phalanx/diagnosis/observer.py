@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -79,6 +80,28 @@ class Observer:
         self._views = [view_of(group) for group in self._groups.values()]
         self._all_waits = find_waits(self._views, world_of(self._views))
         self._waits = {wait.key[0]: wait for wait in reversed(self._all_waits)}
+
+    def follow_waits(self, pids: Iterable[int], most_processes: int, longest_s: float) -> set[int]:
+        """Look at these processes, then at those that they wait for, and so on; return the processes looked at.
+
+        Args:
+            pids: The processes to begin with.
+            most_processes: How many to look at, at most.
+            longest_s: When not to look at any more.
+        """
+        seen = further = set(pids)
+        deadline = time.monotonic() + longest_s
+        while True:
+            self.look(further)
+            waits = find_waits(self._views, world_of(self._views), also_broken=True)
+            reached = new = set(seen)
+            while new:  # also through ranks of which these groups tell
+                new = {key[0] for wait in waits if wait.key[0] in new for key in wait.keys} - reached - {0}
+                reached = reached | new
+            further = set(sorted(reached - seen)[: max(0, most_processes - len(seen))])
+            if not further or time.monotonic() > deadline:
+                return seen
+            seen = seen | further
 
     def _attach(self, found: MemoryFile) -> None:
         descriptor = open_memory_file(found, is_writable=self._is_writable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -93,6 +94,26 @@ def parent_of(pid: int) -> int:
     """Return the parent of a process; 0 when there is none."""
     fields = _stat_fields(pid)
     return int(fields[_PARENT]) if fields else 0
+
+
+def children_of(pid: int | str) -> list[int]:
+    """Return the ids of a process's children."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in (_PROC / str(pid) / "task").iterdir():
+            with contextlib.suppress(OSError):  # the thread ended while we looked
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def descendants_of(pid: int, most: int) -> list[int]:
+    """Return the ids of a process's children and of theirs, the nearest first, but not more than `most`."""
+    found = children_of(pid)
+    for child in found:  # it grows meanwhile
+        if len(found) >= most:
+            break
+        found += children_of(child)
+    return found[:most]
 
 
 def command_of(pid: int) -> list[str]:

@@ -5,6 +5,7 @@ These are pure functions. They serve running jobs and flight records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from phalanx.diagnosis import formatting
@@ -12,7 +13,7 @@ from phalanx.diagnosis.findings import Findings, find
 from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.plain_data import fields_of
 from phalanx.diagnosis.processes import describe_state
-from phalanx.diagnosis.stacks import is_launchers, parse_stacks
+from phalanx.diagnosis.stacks import Frame, is_launchers, parse_stacks
 from phalanx.diagnosis.summary import summarize
 from phalanx.diagnosis.views import GroupView, ProcessView
 from phalanx.diagnosis.waits import Wait, find_waits, in_world, key_of
@@ -20,6 +21,7 @@ from phalanx.engine.facts import EntryFacts, RankFacts
 
 _SHOWN_OPERATIONS = 5
 _SHOWN_FRAMES = 12
+_SHOWN_COMMAND = 80
 
 
 def render(seen: Observation, *, is_full: bool = True) -> str:
@@ -31,6 +33,8 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     found = find(seen)
     lines = [_headline(found), *(f"  {line}" for line in summarize(found))]
     for group in seen.groups:
+        if group.is_empty:  # the launcher has made it, and no rank uses it
+            continue
         lines += [
             "",
             f'group "{group.name}", {formatting.rank_list(_members(found, group))}',
@@ -94,7 +98,10 @@ def _describe_row(found: Findings, group: GroupView, row: RankFacts, wait: Wait 
         )
     if elsewhere is not None and not row.is_debugged:
         return f'waits in group "{elsewhere}"'
-    doing = "stands at a breakpoint" if row.is_debugged else "computes"
+    stand = found.stand(key_of(row))
+    doing = f"is at {stand[0]}" if stand else "runs"
+    if row.is_debugged:
+        doing = "stands at a breakpoint"
     last = "has not called anything in this group yet"
     if entry is not None:
         last = f"its last: {formatting.operation(entry)}, begun {formatting.seconds(found.since_s(entry.start_ns))} ago"
@@ -108,22 +115,42 @@ def _render_stacks(found: Findings) -> list[str]:
         if ranks:
             state = f"{describe_state(process.state)}, {formatting.size(process.resident_bytes)}"
             lines += ["", f"{formatting.rank_list(ranks)} (pid {process.pid}), {state}", *_render_threads(process)]
+            for child in found.children_of(process):
+                lines.append(f"  its child pid {child.pid}, {describe_state(child.state)}: {_name(child, process)}")
+                lines += [f"  {line}" for line in _render_threads(child)] if child.stacks else []
     return lines
+
+
+def _name(child: ProcessView, parent: ProcessView) -> str:
+    """Return the command of a child; a forked process, such as a worker of a DataLoader, has its parent's."""
+    if child.command == parent.command:
+        return "forked by it"
+    return " ".join(word.rpartition("/")[2] or word for word in child.command)[:_SHOWN_COMMAND]
 
 
 def _render_threads(process: ProcessView) -> list[str]:
     threads = parse_stacks(process.stacks)
     if not threads:
         return [
-            "  its stacks can't be had: " + ("it is stopped" if process.state in ("T", "t") else "it did not answer")
+            "  it can't show its stack: " + ("it is stopped" if process.state in ("T", "t") else "it did not answer")
         ]
     lines: list[str] = []
     for thread in sorted(threads, key=lambda each: not each.is_current):
         if len(threads) > 1:
             lines.append(f"  thread {thread.ident:#x}{' (answered)' if thread.is_current else ''}")
         frames = [frame for frame in thread.frames if not is_launchers(frame.file)]
-        lines += [f"    {frame}" for frame in frames[:_SHOWN_FRAMES]] or ["    no Python code"]
+        lines += _render_frames(frames, thread.users_frames()[:1])
     return lines
+
+
+def _render_frames(frames: Sequence[Frame], place: Sequence[Frame]) -> list[str]:
+    """Show the line of the program first, then what it has called, then what has called it."""
+    if not frames:
+        return ["    no Python code"]
+    at = frames.index(place[0]) if place and place[0] in frames else 0
+    called = [f"      {frame}" for frame in frames[:at][-_SHOWN_FRAMES:]]
+    first = f"    {frames[at]}" + (", which called:" if called else "")
+    return [first, *reversed(called), *(f"    {frame}" for frame in frames[at + 1 :][:_SHOWN_FRAMES])]
 
 
 def _render_past(found: Findings) -> list[str]:

@@ -9,6 +9,7 @@ asking.py.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import fcntl
 import os
@@ -57,7 +58,26 @@ class ThreadStack:
 
     def users_frames(self) -> tuple[Frame, ...]:
         """Return the calls of the user's own code, the innermost first; all calls if there are none."""
-        return tuple(frame for frame in self.frames if is_users(frame.file)) or self.frames
+        own = self.own_frames()
+        return tuple(frame for frame in own if is_users(frame.file)) or own
+
+    def own_frames(self) -> tuple[Frame, ...]:
+        """Return the calls since the start of the process: one that multiprocessing has forked has its parent's too."""
+        start = next((number for number, frame in enumerate(self.frames) if _begins_process(frame)), None)
+        return self.frames if start is None else self.frames[: start + 1]
+
+    def is_idle(self) -> bool:
+        """Tell whether it is a worker of a DataLoader or a pool, and waits for work."""
+        own = self.own_frames()
+        return (
+            any(map(_begins_process, own))
+            and any(frame.function == "get" and frame.file.endswith("/multiprocessing/queues.py") for frame in own)
+            and not any(is_users(frame.file) for frame in own)
+        )
+
+
+def _begins_process(frame: Frame) -> bool:
+    return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
 
 
 def is_users(file: str) -> bool:
@@ -96,6 +116,17 @@ def answer_with_stacks(descriptor: int | None = None) -> None:
         os.memfd_create(f"{MEMORY_NAME}:{pid}:{number}")  # stays open while this process runs
         _ready[pid] = number
     faulthandler.register(STACK_SIGNAL, file=descriptor, all_threads=False)
+
+
+def answer_in_children_too() -> None:
+    """Let this process write its stacks when it is asked, and every process that it forks from now on."""
+    _answer_if_possible()
+    os.register_at_fork(after_in_child=_answer_if_possible)
+
+
+def _answer_if_possible() -> None:
+    with contextlib.suppress(OSError):  # no descriptor is left: the program's own calls will say so
+        answer_with_stacks()
 
 
 def parse_frame(line: str) -> Frame | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.diagnosis import formatting
-from phalanx.diagnosis.findings import Findings
+from phalanx.diagnosis.findings import Findings, place_of
 from phalanx.diagnosis.processes import describe_state
 from phalanx.diagnosis.views import GroupView
 from phalanx.diagnosis.waits import Key, Wait, describe_cycle, find_cycle
@@ -20,15 +20,15 @@ _SHOWN_CULPRITS = 8
 
 def summarize(found: Findings) -> list[str]:
     """Return the lines that say what is wrong."""
-    told = [_describe_fault(found, group, group.fault) for group in found.seen.groups if group.fault is not None]
+    lines = [_describe_fault(found, group, group.fault) for group in found.seen.groups if group.fault is not None]
     long = [wait for wait in found.waits if found.waited_s(wait) > LONG_S]
     cycle = find_cycle(long)
     if cycle:
-        told += [_title_of_cycle(cycle), *describe_cycle(cycle)]
-    told += _describe_stopped(found)
+        lines += [_title_of_cycle(cycle), *describe_cycle(cycle)]
+    lines += _describe_stopped(found)
     if long and (not cycle or any(wait.is_async for wait in cycle)):
-        told += _describe_holdup(found, long)
-    return told or [_describe_health(found)]
+        lines += _describe_holdup(found, long)
+    return lines or [_describe_health(found), *_describe_places(found)]
 
 
 def _describe_fault(found: Findings, group: GroupView, fault: FaultFacts) -> str:
@@ -65,26 +65,28 @@ def _title_of_cycle(cycle: Sequence[Wait]) -> str:
 
 
 def _describe_stopped(found: Findings) -> list[str]:
-    told = []
+    lines = []
     for process in found.seen.processes:
         ranks = found.ranks_of(process)
         if process.state in ("T", "t") and ranks:
             # A signal would not continue a process that a debugger has stopped.
             advice = f"; kill -CONT {process.pid} lets it go on" if process.state == "T" else ""
-            told.append(f"{formatting.rank_list(ranks)} (pid {process.pid}) is {describe_state(process.state)}{advice}")
-    return told
+            lines.append(
+                f"{formatting.rank_list(ranks)} (pid {process.pid}) is {describe_state(process.state)}{advice}"
+            )
+    return lines
 
 
 def _describe_holdup(found: Findings, long: Sequence[Wait]) -> list[str]:
     culprits = _find_culprits(found, long)
-    told = [_describe_culprit(found, key, number, held) for (key, number), held in culprits.items()]
-    if len(told) > _SHOWN_CULPRITS:
-        told[_SHOWN_CULPRITS:] = [f"and {len(told) - _SHOWN_CULPRITS} more ranks hold up others"]
+    lines = [_describe_culprit(found, key, number, held) for (key, number), held in culprits.items()]
+    if len(lines) > _SHOWN_CULPRITS:
+        lines[_SHOWN_CULPRITS:] = [f"and {len(lines) - _SHOWN_CULPRITS} more ranks hold up others"]
     for wait in long:
         if wait.is_any:
             waited = formatting.seconds(found.waited_s(wait))
-            told.append(f"rank {wait.rank} has waited {waited} in {wait.text}: no rank has sent it")
-    return told or [
+            lines.append(f"rank {wait.rank} has waited {waited} in {wait.text}: no rank has sent it")
+    return lines or [
         f"{formatting.rank_list(wait.rank for wait in long)} wait for ranks that wait themselves; see below"
     ]
 
@@ -118,10 +120,30 @@ def _describe_culprit(found: Findings, key: Key, number: int, held: Sequence[Wai
     return f"{name} holds up {ranks}, in {held[0].text}, for {formatting.seconds(longest)}{where}"
 
 
+def _describe_places(found: Findings) -> list[str]:
+    """Say which line of the program each rank is at, and the processes that it has started."""
+    ranks: dict[str, list[int]] = {}
+    lines = []
+    for process in found.seen.processes:
+        numbers, place = found.ranks_of(process), place_of(process)
+        if numbers and place:
+            ranks.setdefault(place, []).extend(numbers)
+            lines += [
+                f"pid {child.pid}, which {formatting.rank_list(numbers)} started, is at {where}"
+                for child in found.children_of(process)
+                if (where := place_of(child))
+            ]
+    shown = [
+        f"{formatting.rank_list(numbers)} {'is' if len(numbers) == 1 else 'are'} at {place}"
+        for place, numbers in ranks.items()
+    ]
+    return [*shown[:_SHOWN_CULPRITS], *lines[:_SHOWN_CULPRITS]]
+
+
 def _describe_health(found: Findings) -> str:
-    if not found.seen.groups:
-        return "no group: the ranks have not connected, or have closed everything"
+    if all(group.is_empty for group in found.seen.groups):
+        return "no rank is in a group of phalanx"
     if not found.waits:
-        return "nobody waits"
+        return "no rank waits in an operation of phalanx"
     longest = max(found.waited_s(wait) for wait in found.waits)
-    return f"nobody has waited longer than {formatting.seconds(longest)}"
+    return f"no rank has waited longer than {formatting.seconds(longest)}"

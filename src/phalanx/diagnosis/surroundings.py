@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -76,17 +75,9 @@ def _look_around(nonce: bytes, rows: Sequence[RankFacts], ranks: Iterable[int]) 
 def _follow_waits(pids: set[int]) -> list[Wait]:
     """Return the waits of this process and of the given ones, then of those that they wait for, and so on."""
     observer = Observer(is_writable=False)
-    seen = further = {os.getpid(), *pids}
-    deadline = time.monotonic() + _LONGEST_S
-    while True:
-        observer.look(further)
-        views = [view_of(group) for group in observer.groups]
-        waits = find_waits(views, world_of(views), also_broken=True)
-        further = {key[0] for wait in waits if wait.key[0] in seen for key in wait.keys} - seen - {0}
-        further = set(sorted(further)[: _MOST_PROCESSES - len(seen)])
-        if not further or time.monotonic() > deadline:
-            return waits
-        seen = seen | further
+    observer.follow_waits({os.getpid(), *pids}, _MOST_PROCESSES, _LONGEST_S)
+    views = [view_of(group) for group in observer.groups]
+    return find_waits(views, world_of(views), also_broken=True)
 
 
 def _states(rows: Iterable[RankFacts]) -> dict[int, ProcessState]:

@@ -120,8 +120,8 @@ def _message(
 ) -> Part:
     source, destination = numbers[channel[0]], numbers[channel[1]]
     members = tuple(sorted((source, destination)))
-    told = f"{view.name}: messages from rank {source} to rank {destination}, tag {channel[2]}"
-    group = (f"{name}:{source}->{destination}:{channel[2]}", told)
+    description = f"{view.name}: messages from rank {source} to rank {destination}, tag {channel[2]}"
+    group = (f"{name}:{source}->{destination}:{channel[2]}", description)
     from_, to = members.index(source), members.index(destination)
     shape = [list(entry.shape)]
     is_send = entry.operation == "send"

@@ -84,7 +84,8 @@ def _dump(
         "version": _VERSION,
         "comm_lib_version": "",
         "pg_config": {
-            name: {"name": name, "desc": told, "ranks": str(sorted(members))} for (name, told), members in own.items()
+            name: {"name": name, "desc": description, "ranks": str(sorted(members))}
+            for (name, description), members in own.items()
         },
         "pg_status": {name: _status(parts, name) for name, _ in own},
         # Numbers start at 0 on every rank, because the analyser drops those below the highest first number.

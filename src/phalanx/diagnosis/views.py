@@ -28,6 +28,11 @@ class GroupView:
     rows: list[RankFacts]
     records: list[RankRecords] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rank has joined it: the launcher makes a group that a program need not use."""
+        return self.fault is None and all(row.state == "absent" for row in self.rows)
+
 
 @dataclass
 class ProcessView:
@@ -39,6 +44,7 @@ class ProcessView:
         resident_bytes: Its memory.
         command: Its command line.
         stacks: The stacks of its threads, as faulthandler writes them; empty if it did not answer.
+        rank_pid: For a process that a rank has started: the process of that rank; 0 for the rank itself.
     """
 
     pid: int
@@ -46,6 +52,7 @@ class ProcessView:
     resident_bytes: int
     command: list[str]
     stacks: str = ""
+    rank_pid: int = 0
 
 
 @dataclass(frozen=True)

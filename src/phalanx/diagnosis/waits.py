@@ -158,10 +158,11 @@ def find_cycle(waits: Sequence[Wait]) -> list[Wait]:
     A circle without asynchronous operations is preferred, because all its ranks certainly wait.
     """
     certain = [wait for wait in waits if not wait.is_any]
-    return _find_circle([wait for wait in certain if not wait.is_async]) or _find_circle(certain)
+    return find_circle([wait for wait in certain if not wait.is_async]) or find_circle(certain)
 
 
-def _find_circle(waits: Sequence[Wait]) -> list[Wait]:
+def find_circle(waits: Sequence[Wait]) -> list[Wait]:
+    """Return a circle, whatever its operations are; or none."""
     by_key: dict[Key, list[Wait]] = {}
     for wait in waits:
         by_key.setdefault(wait.key, []).append(wait)

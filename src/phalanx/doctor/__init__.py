@@ -9,13 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phalanx.doctor import kernel, limits, machine, mpi, self_tests, system_calls, torch_facts
+from phalanx.doctor import kernel, limits, machine, mpi, self_tests, system_calls, torch_facts, virtual_gpus
 from phalanx.doctor.examination import examine
 from phalanx.doctor.finding import Finding
 
 __all__ = ["Finding", "examine_machine"]
 
-_TOPICS = (machine.TOPIC, limits.TOPIC, kernel.TOPIC, system_calls.TOPIC, torch_facts.TOPIC, mpi.TOPIC)
+_TOPICS = (
+    machine.TOPIC,
+    limits.TOPIC,
+    kernel.TOPIC,
+    system_calls.TOPIC,
+    torch_facts.TOPIC,
+    virtual_gpus.TOPIC,
+    mpi.TOPIC,
+)
 _NEEDED_BY_SELF_TESTS = ("torch", "engine")
 
 

@@ -149,7 +149,7 @@ class _TopicProcess:
         # The launcher's error refers to what its process wrote, which only the doctor has seen.
         text = answer.text.replace("; see its output above", f": {self._take_last_words()}")
         self.findings.append(
-            Finding(self._topic.title, probe.subject, answer.status, text, answer.advice, answer.seconds)
+            Finding(self._topic.title, probe.subject, answer.status, text, answer.advice, answer.seconds, answer.count)
         )
         if self._topic.is_chain and answer.status == "problem":
             self._left.clear()

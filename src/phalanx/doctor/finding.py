@@ -20,12 +20,14 @@ class Answer:
         text: The facts.
         advice: A sentence that says what to do, or "".
         seconds: How long a self-test took.
+        count: How many things the text lists, if a page may show this number instead.
     """
 
     status: Status
     text: str
     advice: str = ""
     seconds: float | None = None
+    count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Finding:
     text: str
     advice: str = ""
     seconds: float | None = None
+    count: int | None = None
 
 
 def first_line(error: BaseException) -> str:

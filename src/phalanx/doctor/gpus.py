@@ -12,7 +12,7 @@ from pathlib import Path
 from phalanx.byte_sizes import format_size
 from phalanx.doctor.cuda_ipc import DRIVER, HandOverRefused, NoCudaDevice, OneProcessOnly, hand_over
 from phalanx.doctor.finding import Answer
-from phalanx.real_gpus.discovery import count_device_files
+from phalanx.real_gpus.device_files import count_device_files
 from phalanx.settings import allocator_options, copy_environment
 
 CUDA_S = 30.0  # the first use of a GPU may take seconds

@@ -48,6 +48,28 @@ def write_page(findings: Sequence[Finding], width: int, paint: Callable[[str, St
     return "\n".join(lines + _last_part(findings, width))
 
 
+def with_counts_only(findings: Sequence[Finding], option: str) -> list[Finding]:
+    """Replace findings that list many things, such as "changes: import", by one line with how many there are.
+
+    Args:
+        findings: What was found.
+        option: The option that shows the lists.
+    """
+    shown = list[Finding]()
+    for key, group in groupby(findings, key=_counted):
+        counted = list(group)
+        if key is None:
+            shown += counted
+            continue
+        numbers = ", ".join(f"{finding.subject.partition(': ')[2]} {finding.count}" for finding in counted)
+        shown.append(Finding(*key, "ok", f"names of torch: {numbers}; {option} lists them"))
+    return shown
+
+
+def _counted(finding: Finding) -> tuple[str, str] | None:
+    return None if finding.count is None else (finding.topic, finding.subject.partition(":")[0])
+
+
 def write_json(findings: Sequence[Finding], version: str, seconds: float) -> str:
     """Write everything as JSON."""
     page = {
@@ -69,7 +91,7 @@ def _last_part(findings: Sequence[Finding], width: int) -> list[str]:
         first, *rest = _wrap(sentence, width - 5)
         lines += [f"{number:3}. {first}", *(f"     {line}" for line in rest)]
     if is_ready(findings):
-        lines += ["", "Ranks can run here as it is."]
+        lines += ["", "Ranks run here without it."]
     return lines
 
 

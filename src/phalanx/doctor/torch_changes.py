@@ -79,9 +79,10 @@ def _changed_by(act: Callable[[], object]) -> list[Patch]:
 
 def _ask(find: Callable[[], list[Patch]]) -> Answer:
     try:
-        return Answer("ok", describe(find()))
+        patches = find()
     except UsageError as error:
         return Answer("absent", str(error).partition("\n")[0])
+    return Answer("ok", describe(patches), count=len({patch.name for patch in patches}))
 
 
 def describe(patches: Sequence[Patch]) -> str:

@@ -19,8 +19,10 @@ FaultKind: TypeAlias = Literal[
     "aborted",
     "interrupted",
     "out_of_memory",
+    "deadlock",
     "unknown",
 ]
+SEVERAL = -1  # threads
 Awaited: TypeAlias = Literal["ranks", "stream", "work", "unknown"]
 Device: TypeAlias = Literal["cpu", "cuda"]
 
@@ -44,6 +46,7 @@ class EntryFacts(NamedTuple):
         end_ns: When it ended; 0 when it has not.
         shape: Of the tensor.
         seconds_ago: How long ago it began.
+        may_do_more: Whether it has a short timeout, after which the caller may have something else to do.
     """
 
     seq: int
@@ -61,6 +64,7 @@ class EntryFacts(NamedTuple):
     end_ns: int
     shape: tuple[int, ...]
     seconds_ago: float = 0.0
+    may_do_more: bool = False
 
     @property
     def is_message(self) -> bool:
@@ -94,6 +98,16 @@ class RankFacts(NamedTuple):
         mail: What it sleeps for in send or recv.
         messages: How many it has begun.
         moved_bytes: What its operations carried.
+        caller: The thread that calls its operations, as the kernel counts; SEVERAL if there are more, 0 if none.
+        backward_caller: The same of the threads in which torch runs the backward pass.
+        awaits_work: Whether one of these threads waits for asynchronous collectives.
+        bystanders: Whether its process runs Python code in other threads, which may call an operation.
+        looks: How often a thread that sleeps in a collective has looked in vain.
+        work_looks: How often a caller that waits for asynchronous collectives has.
+        mail_moves: A count that grows whenever it moves a part of a message.
+        mail_looks: How often a thread that sleeps for a message has looked in vain.
+        background_looks: The same of the thread that moves asynchronous messages.
+        background_mail: How many of those are under way.
     """
 
     rank: int
@@ -113,6 +127,16 @@ class RankFacts(NamedTuple):
     mail: EntryFacts | None
     messages: int = 0
     moved_bytes: int = 0
+    caller: int = 0
+    backward_caller: int = 0
+    awaits_work: bool = False
+    bystanders: Literal["unknown", "none", "some"] = "unknown"
+    looks: int = 0
+    work_looks: int = 0
+    mail_moves: int = 0
+    mail_looks: int = 0
+    background_looks: int = 0
+    background_mail: int = 0
 
     @property
     def any_pid(self) -> int:

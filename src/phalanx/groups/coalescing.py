@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from phalanx.collectives import ReduceOp, Timeout, Work
+from phalanx.collectives import ReduceOp, Timeout, Work, as_reduce_op
 from phalanx.engine import RankEndpoint
 from phalanx.errors import PhalanxError, UsageError
 
@@ -132,8 +132,17 @@ class Coalescing:
         """Collect adjacent calls that can be launched together."""
         runs: list[tuple[tuple[str, Any], list[tuple[tuple[Any, ...], Mapping[str, Any]]]]] = []
         for name, args, kwargs in self._calls:
-            op = args[1] if name == "all_reduce" and len(args) > 1 else kwargs.get("op", ReduceOp.SUM)
+            op = _reduction_of(args, kwargs) if name == "all_reduce" else None
             if not runs or runs[-1][0] != (name, op):
                 runs.append(((name, op), []))
             runs[-1][1].append((args, kwargs))
         return runs
+
+
+def _reduction_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the reduction of an all_reduce, in one spelling, so that ranks that spell it differently agree."""
+    op = args[1] if len(args) > 1 else kwargs.get("op", ReduceOp.SUM)
+    try:
+        return as_reduce_op(op)
+    except UsageError:
+        return op  # refused when it is launched, so that peers hear of it

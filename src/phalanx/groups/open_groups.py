@@ -34,6 +34,11 @@ def open_groups() -> list[RankEndpoint]:
     return [group for group, context in list(_open.items()) if context == own and not group.is_closed]
 
 
+def open_groups_of_process() -> list[RankEndpoint]:
+    """Return the open groups of all ranks of this process."""
+    return [group for group in list(_open) if not group.is_closed]
+
+
 def _fail_all(why: str) -> None:
     """Break all groups of the calling rank, including those that its launcher does not know."""
     for group in open_groups():

@@ -32,6 +32,7 @@ from phalanx.groups import objects
 from phalanx.groups.coalescing import Coalescing, CombinedWork, launch_all
 from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
+from phalanx.groups.deadlock_watch import watch_for_deadlocks
 from phalanx.groups.open_groups import add_open_group
 from phalanx.groups.regrouping import (
     check_same_request,
@@ -86,6 +87,7 @@ class SharedMemoryGroup(RankEndpoint):
         answer_with_stacks()
         join_recording(self)
         add_open_group(self, self._context)
+        watch_for_deadlocks()
 
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.collectives import AnyReduceOp, PremulSum, ReduceOp, Timeout, seconds_of
+from phalanx.collectives import AnyReduceOp, PremulSum, ReduceOp, Timeout, as_reduce_op, seconds_of
 from phalanx.errors import UsageError
 from phalanx.groups.coalescing import CombinedWork
 
@@ -389,7 +389,10 @@ class TorchGroup:
         )
 
 
-def _torch_op(op: ReduceOp | PremulSum) -> Any:
-    if isinstance(op, PremulSum):
+def _torch_op(op: AnyReduceOp) -> Any:
+    if isinstance(op, dist.ReduceOp):  # torch's own; it knows what its backends can do
+        return op
+    read = as_reduce_op(op)
+    if isinstance(read, PremulSum):
         raise UsageError("not every backend of torch supports premul_sum; scale the tensor yourself")
-    return _TORCH_OPS[ReduceOp(op)]
+    return _TORCH_OPS[read]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from phalanx.engine import TraceFile
-from phalanx.errors import UsageError
+from phalanx.errors import PhalanxError, UsageError
 from phalanx.groups.open_groups import open_groups
-from phalanx.launch.context import LaunchContext, current_context
-from phalanx.settings import read_placement, trace_folder
+from phalanx.launch.context import current_context
+from phalanx.settings import copy_environment, read_placement, replace_environment, trace_folder
 from phalanx.timeline.recording import Recording
 from phalanx.timeline.write import Written
 
@@ -24,10 +26,15 @@ class Traceable(Protocol):
     def _trace(self, file: TraceFile | None) -> None: ...
 
 
-# The recordings under way, by the rank that makes them: a thread's context, or None for the process. A child made by
-# fork is not that rank.
+_log = logging.getLogger("phalanx")
+
+# The recordings under way: of ranks that are threads, by their context, and of the process (None). Ranks that are
+# threads and have no recording of their own take part in that of the process. A child made by fork has none.
 _recordings: dict[int | None, Recording] = {}
+_beginning = threading.Lock()  # guards the decision to begin a recording
 os.register_at_fork(after_in_child=_recordings.clear)
+# No other thread holds the lock during a fork; otherwise nothing could release it in the child.
+os.register_at_fork(before=_beginning.acquire, after_in_parent=_beginning.release, after_in_child=_beginning.release)
 
 
 def _own_key() -> int | None:
@@ -36,10 +43,11 @@ def _own_key() -> int | None:
 
 
 class trace:
-    """Record all operations of this rank's groups inside the block.
+    """Record all operations of this rank's groups inside the block, and those of the ranks that it starts there.
 
-    The rank that leaves its block last writes two files: `timeline.html`, a page for a browser, and `trace.json` for
-    chrome://tracing and Perfetto. The timeline shows the ranks that have such a block.
+    Around phalanx.spawn(), it records all ranks of the spawn. On ranks, the rank that leaves its block last writes the
+    timeline, which shows the ranks that have such a block. Two files are written: `timeline.html`, a page for a
+    browser, and `trace.json` for chrome://tracing and Perfetto.
 
     Args:
         folder: The folder to write to. It is created if it does not exist.
@@ -50,6 +58,7 @@ class trace:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
+        self._outer_folder: Path | None = None
         self.written: Written | None = None
 
     def __enter__(self) -> trace:
@@ -60,6 +69,9 @@ class trace:
             PhalanxError: The folder can't be written to.
         """
         begin(self._folder)
+        if _own_key() is None:  # the environment belongs to the process, not to one of its threads
+            self._outer_folder = trace_folder()
+            _set_trace_folder(self._folder.absolute())
         return self
 
     def __exit__(
@@ -70,7 +82,23 @@ class trace:
         Raises:
             PhalanxError: The timeline can't be written.
         """
-        self.written = _end(is_drawn=True)
+        if _own_key() is None:
+            _set_trace_folder(self._outer_folder)
+        try:
+            self.written = _end()
+        except PhalanxError as problem:
+            if error is None:
+                raise
+            error.add_note(f"trace: no timeline: {problem}")  # the error of the block matters more
+        if self.written is not None and not self.written.num_spans:
+            _log.warning("trace: nothing to see in %s: %s", self.written.page, " ".join(self.written.warnings))
+
+
+def _set_trace_folder(folder: Path | None) -> None:
+    """Let the ranks that this process starts from now on record into a folder, or not."""
+    environment = copy_environment()
+    environment.pop("PHALANX_TRACE", None)
+    replace_environment(environment | ({"PHALANX_TRACE": str(folder)} if folder is not None else {}))
 
 
 def begin(folder: Path) -> None:
@@ -80,19 +108,29 @@ def begin(folder: Path) -> None:
         UsageError: This rank is already recording.
         PhalanxError: The folder can't be written to.
     """
-    key = _own_key()
-    if key in _recordings:
-        raise UsageError(f"trace: this rank is already recording, into {_recordings[key].folder}")
-    recording = _recordings[key] = Recording(folder, _own_rank(current_context()))
-    _trace_all(open_groups(), recording.file)
+    key, rank = _own_key(), _own_rank()
+    with _beginning:
+        under_way = _recordings.get(key) or _recordings.get(None)
+        if under_way is not None:
+            raise UsageError(f"trace: this rank is already recording, into {under_way.folder}")
+        recording = _recordings[key] = Recording(folder, is_thread=key is not None)
+    groups = open_groups()
+    if rank < 0 and not groups:  # this process may only start ranks
+        return
+    try:
+        _trace_all(groups, recording.file_of(rank))
+    except PhalanxError:
+        del _recordings[key]
+        recording.stop()
+        raise
 
 
-def _end(*, is_drawn: bool) -> Written | None:
+def _end() -> Written | None:
     recording = _recordings.pop(_own_key(), None)
     if recording is None:  # a child made by fork leaves the block too
         return None
     _trace_all(open_groups(), None)
-    return recording.close(is_drawn=is_drawn)
+    return recording.close(_own_rank())
 
 
 def _trace_all(groups: Iterable[Traceable], file: TraceFile | None) -> None:
@@ -100,7 +138,8 @@ def _trace_all(groups: Iterable[Traceable], file: TraceFile | None) -> None:
         group._trace(file)
 
 
-def _own_rank(context: LaunchContext | None) -> int:
+def _own_rank() -> int:
+    context = current_context()
     if context is not None:
         return context.rank
     placement = read_placement()
@@ -108,20 +147,25 @@ def _own_rank(context: LaunchContext | None) -> int:
 
 
 def join_recording(group: Traceable) -> None:
-    """Record a new group if this rank is inside a trace block, or if PHALANX_TRACE is set.
+    """Record a new group if this rank or its process is inside a trace block, or if PHALANX_TRACE is set.
 
     Raises:
         PhalanxError: The folder can't be written to.
     """
-    key, folder = _own_key(), trace_folder()
-    if key not in _recordings:
-        if folder is None:
-            return
-        begin(folder)  # the launcher writes the timeline
-        atexit.register(_end_quietly)
-    group._trace(_recordings[key].file)
+    recording = _recordings.get(_own_key()) or _recording_of_process()
+    if recording is not None:
+        group._trace(recording.file_of(_own_rank()))
+
+
+def _recording_of_process() -> Recording | None:
+    folder = trace_folder()
+    with _beginning:
+        if None not in _recordings and folder is not None:
+            _recordings[None] = Recording(folder, is_thread=False)  # the launcher writes the timeline
+            atexit.register(_end_quietly)
+        return _recordings.get(None)
 
 
 def _end_quietly() -> None:
     for recording in _recordings.values():
-        recording.file.close()
+        recording.stop()

@@ -7,6 +7,7 @@ import functools
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from phalanx.engine import GroupSegment
 from phalanx.errors import InternalError
@@ -15,11 +16,11 @@ from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.loop import OutputLoop
-from phalanx.jobs.notes import decode_note
 from phalanx.jobs.rank import JobRank
 from phalanx.jobs.start_request import make_start_request
 from phalanx.jobs.streams import Pipes, open_pipes, open_stdin
-from phalanx.jobs.summary import describe_activity
+from phalanx.jobs.summary import describe_activity, describe_children
+from phalanx.jobs.tracebacks import Tracebacks
 from phalanx.jobs.watch import JobWatch
 from phalanx.launch.rank_process import StartRequest
 from phalanx.launch.rendezvous import open_rendezvous
@@ -28,9 +29,11 @@ from phalanx.launch.supervisor import Supervisor
 from phalanx.launch.terminal import TerminalDesk
 from phalanx.launch.zygote_ranks import ZygoteRanks
 
+if TYPE_CHECKING:
+    from phalanx.diagnosis.observation import Observation
+
 _BETWEEN_LOOKS_S = 0.25
 _BETWEEN_UNSEEN_LOOKS_S = 1.0  # short enough to find a rank's groups before it dies
-_NOTE_BYTES = 1 << 16
 
 
 class Attempt(Supervisor[JobRank]):
@@ -45,6 +48,8 @@ class Attempt(Supervisor[JobRank]):
 
     watch: JobWatch
     loop: OutputLoop
+    _pipes: Pipes
+    _tracebacks: Tracebacks
 
     def __init__(self, job: Job, host: Host, world: GroupSegment, deadline: float | None) -> None:
         ranks = [JobRank(number) for number in range(job.num_ranks)]
@@ -55,7 +60,6 @@ class Attempt(Supervisor[JobRank]):
         self._view = host.view
         self._outcome = JobResult("done", ranks)
         self._zygote_ranks = ZygoteRanks(ranks)
-        self._notes: list[int] = []  # the pipe of each rank's note
         self._look_at = self._watch_at = 0.0
         self._holdups = Holdups(job.warn_after_s)
         self._desk = TerminalDesk(self._pause_view, self._resume_view)
@@ -76,7 +80,8 @@ class Attempt(Supervisor[JobRank]):
             cleanup.callback(self.watch.close)
             cleanup.callback(self._desk.close)
             rendezvous = cleanup.enter_context(open_rendezvous())
-            pipes = cleanup.enter_context(open_pipes(self.ranks))
+            pipes = self._pipes = cleanup.enter_context(open_pipes(self.ranks))
+            self._tracebacks = Tracebacks(self.ranks, pipes, self._view, self._host.logs, self._host.kept)
             starter = cleanup.enter_context(self._zygote_ranks)
             self.loop.on(self._host.inbox.fileno(), self._read_signals)
             self.loop.on(self._host.zygote_output.descriptor, self._read_zygote)
@@ -98,14 +103,16 @@ class Attempt(Supervisor[JobRank]):
         pipes.close_theirs()
 
     def _look_after(self, pipes: Pipes) -> None:
-        self._notes = pipes.notes
         for rank in self.ranks:
-            self.loop.on(self._notes[rank.number], functools.partial(self._read_note, rank))
+            self.loop.on(pipes.failures[rank.number], functools.partial(self._read_failure, rank))
         self.loop.add_streams(pipes.streams)
         while not self.is_over:
             self._turn()
+        for rank in self.ranks:
+            self._read_failure(rank)
         for stream in pipes.streams:
             stream.drain(self._view, self._host.logs)
+        self._tracebacks.finish()
         self._view.update(self.ranks)
 
     def _await_zygote(self) -> bool:
@@ -150,7 +157,7 @@ class Attempt(Supervisor[JobRank]):
         if self.is_paused or not self._holdups.is_due(self.watch.observer.waits, time.monotonic_ns()):
             return
         seen = self.watch.describe(self.ranks, self._host.record.view, "")
-        for line in describe_holdup(seen) if seen is not None else ():
+        for line in describe_holdup(seen):
             self._view.say(f"phalanx run: {line}")
 
     def _serve_terminal(self) -> None:
@@ -186,16 +193,21 @@ class Attempt(Supervisor[JobRank]):
     def on_deadline(self) -> None:
         """Say what each rank is doing, and end the ranks."""
         self._outcome.kind = "timeout"
-        self._before_ending("the time is up")
+        seen = self._before_ending("the time is up")
         self._view.say(f"phalanx run: the job was not done after {self._job.timeout_s:.3g} s")
         for rank in self.ranks:
             self._view.say(f"  rank {rank.number} {describe_activity(rank)}")
+            for line in describe_children(rank, seen):
+                self._view.say(f"    {line}")
         self.end_ranks(WHEN_TIME_IS_UP)
 
-    def _before_ending(self, why: str) -> None:
+    def _before_ending(self, why: str) -> Observation:
         """Record what each rank is doing while the ranks still run."""
         self.watch.note_activity(self.ranks)
-        self._outcome.seen = self.watch.describe(self.ranks, self._host.record.view, why)
+        seen = self.watch.describe(self.ranks, self._host.record.view, why)
+        self._host.kept.seen = seen
+        self._outcome.seen = seen if seen.groups else None
+        return seen
 
     def on_started(self) -> None:
         """Write the ranks into the job's record, for other programs."""
@@ -206,8 +218,7 @@ class Attempt(Supervisor[JobRank]):
         if self._zygote_ranks.is_lost:
             self._lose_zygote()
             return False
-        if self.loop.waits_for(self._notes[rank.number]):
-            self._read_note(rank)  # the note may have arrived at the same moment
+        self._read_failure(rank)  # its note may have arrived at the same moment
         if rank.status != 0:
             self.fail(rank)
         return rank.status == 0
@@ -217,16 +228,17 @@ class Attempt(Supervisor[JobRank]):
         self._outcome.kind = "failed"
         self._before_ending(f"rank {rank.number} failed")
 
-    def _read_note(self, rank: JobRank) -> None:
-        try:
-            data = os.read(self._notes[rank.number], _NOTE_BYTES)
-        except BlockingIOError:
-            return
-        self.loop.off(self._notes[rank.number])
-        note = decode_note(data)
-        if note is not None:
+    def _read_failure(self, rank: JobRank) -> None:
+        may_continue = self._tracebacks.read(rank)
+        note = self._tracebacks.note_of(rank)
+        if note is not None and rank.note is None:
             rank.note = note
             self.fail(rank, str(note), is_consequence=note.is_consequence)
+            self._tracebacks.settle(rank)
+        self._tracebacks.pass_on(rank)
+        pipe = self._pipes.failures[rank.number]
+        if not may_continue and self.loop.waits_for(pipe):
+            self.loop.off(pipe)
 
     def _lose_zygote(self) -> None:
         """Handle the end of the zygote: its ranks died with it, and this process has adopted their children."""

@@ -20,7 +20,10 @@ _PROGRAM = (
     "be_zygote(int(sys.argv[1]))"
 )
 # With these options it may not be needed, or may need other variables.
-_NOT_YET = ("-h", "--help", "--env", "--gpus", "--virtual-gpus", "--virtual-memory", "--races")
+_NOT_YET = (
+    *("-h", "--help", "--env", "--gpus"),
+    *("--virtual-gpus", "--virtual-gpu", "--virtual-memory", "--races", "--stand-in"),
+)
 
 REFUSED_EXIT_CODE = 2  # the exit code of a zygote that has printed why it can't serve the job
 
@@ -31,11 +34,16 @@ _held: list[set[int | signal.Signals]] = []  # the signal mask before the early 
 def start_early(arguments: Sequence[str]) -> None:
     """Start it if the arguments of `phalanx run` suggest that it will be needed."""
     fill_standard_streams()
-    if arguments and not any(word.partition("=")[0] in _NOT_YET for word in arguments):
+    if arguments and not any(_option_of(word) in _NOT_YET for word in arguments):
         _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN_SIGNALS))  # the zygote unblocks them for itself
         with contextlib.suppress(OSError):  # it is started again when it is needed; an error is reported then
             _early.append(start_zygote(None))
         atexit.register(_end_unused)
+
+
+def _option_of(word: str) -> str:
+    """Return an option with hyphens, which users may also write with underscores as for torchrun."""
+    return word.partition("=")[0].replace("_", "-")
 
 
 def fill_standard_streams() -> None:

@@ -13,6 +13,7 @@ from phalanx.errors import InternalError, UsageError
 from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE, let_signals_in, take_zygote
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_record import JobRecord
+from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.output import LineSplitter
 from phalanx.jobs.signals import SignalInbox
@@ -56,6 +57,7 @@ class Host:
         view: Where output goes.
         inbox: Signals to the launcher.
         logs: The log files, if the user wants them.
+        kept: Files for what the terminal does not show, if the user wants no logs.
         record: The job's record for other programs.
         zygote: The process that ranks are forked from.
         zygote_output: Its output.
@@ -67,6 +69,7 @@ class Host:
     view: View
     inbox: SignalInbox
     logs: Logs | None
+    kept: KeptOutput
     record: JobRecord
     zygote: ZygoteClient
     zygote_output: ZygoteOutput
@@ -89,7 +92,7 @@ class Host:
 
 
 @contextlib.contextmanager
-def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
+def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iterator[Host]:
     """Start what ranks need; at the end, end all processes that are left of them.
 
     Raises:
@@ -111,6 +114,7 @@ def open_host(job: Job, view: View, logs: Logs | None) -> Iterator[Host]:
             view=view,
             inbox=inbox,
             logs=logs,
+            kept=kept,
             record=record,
             zygote=zygote,
             zygote_output=ZygoteOutput(reader, view),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
 from phalanx.jobs.program import Program
-from phalanx.settings import torch_threads
+from phalanx.jobs.real_gpus import choose_gpus
+from phalanx.real_gpus.discovery import find_gpus, visible_gpus
+from phalanx.settings import torch_threads, virtual_gpus
+
+_MOST_RANKS_BY_DEFAULT = 4  # where there are no GPUs: enough to see how a program behaves on several ranks
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Job:
         is_live: Whether to show the table of ranks.
         rank_variables: The variables that differ between ranks, for each rank; empty if there are none.
         note: A line to print before ranks start, or "".
+        is_full_trace: Whether to print every traceback of every rank, as the rank writes it.
     """
 
     program: Program
@@ -46,6 +52,7 @@ class Job:
     is_live: bool = False
     rank_variables: tuple[dict[str, str], ...] = ()
     note: str = ""
+    is_full_trace: bool = False
 
 
 def check_num_ranks(num_ranks: int) -> None:
@@ -56,6 +63,46 @@ def check_num_ranks(num_ranks: int) -> None:
     """
     if not 1 <= num_ranks <= MAX_RANKS:
         raise UsageError(f"-n {num_ranks} is not possible; give 1 to {MAX_RANKS} ranks")
+
+
+def choose_num_ranks(asked: int | str | None, gpus: str | None, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Return the number of ranks, and a line that says why; the line is "" if the user gave a number.
+
+    Args:
+        asked: A number, "gpu", "cpu" or "auto", as with torchrun; None if the user did not say.
+        gpus: The value of --gpus, or None.
+        environment: The variables of the ranks.
+
+    Raises:
+        UsageError: The number is not possible, or ranks are to be as many as GPUs and there are none.
+    """
+    if isinstance(asked, int):
+        check_num_ranks(asked)
+        return asked, ""
+    num_gpus, what = (0, "") if asked == "cpu" else _count_gpus(gpus, environment)
+    if num_gpus:
+        return _explain(num_gpus, f"one for each {what}")
+    if asked == "gpu":
+        raise UsageError("--nproc-per-node gpu: ranks see no GPU here; give a number, or --virtual-gpus 8")
+    if asked is not None:
+        return _explain(usable_cores(), "one for each core")
+    reason = f"as no GPU is visible: one for each core, up to {_MOST_RANKS_BY_DEFAULT}"
+    return _explain(min(usable_cores(), _MOST_RANKS_BY_DEFAULT), reason)
+
+
+def _count_gpus(spec: str | None, environment: Mapping[str, str]) -> tuple[int, str]:
+    num_virtual = virtual_gpus(environment)
+    if num_virtual:
+        return num_virtual, "virtual GPU"
+    if spec is not None:
+        return len(choose_gpus(spec.strip(), environment, find_gpus())), "GPU of --gpus"
+    return len(visible_gpus(find_gpus(), environment)), "visible GPU"
+
+
+def _explain(num_ranks: int, reason: str) -> tuple[int, str]:
+    check_num_ranks(num_ranks)
+    ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
+    return num_ranks, f"starting {ranks}, {reason} (-n sets another number)"
 
 
 def default_threads(num_ranks: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from phalanx.diagnosis.views import JobView
 
 NAME = "phalanx-job"
+_BYTES_PER_PID = 12
 
 
 class JobRecord:
@@ -19,6 +20,7 @@ class JobRecord:
     def __init__(self, name: str, command: Sequence[str], num_ranks: int) -> None:
         self._view = JobView(name, os.getpid(), num_ranks, time.time(), command=list(command))
         self._descriptor = os.memfd_create(NAME)
+        self._num_bytes = len(self._text()) + num_ranks * _BYTES_PER_PID
         self.write([])
 
     @property
@@ -29,9 +31,11 @@ class JobRecord:
     def write(self, pids: Sequence[int]) -> None:
         """Write the processes of the ranks, in rank order."""
         self._view = replace(self._view, pids=list(pids))
-        text = json.dumps(asdict(self._view)).encode()
-        os.pwrite(self._descriptor, text, 0)
-        os.ftruncate(self._descriptor, len(text))
+        # In one call, and always the same size, so that readers see either the old or the new record.
+        os.pwrite(self._descriptor, self._text().ljust(self._num_bytes), 0)
+
+    def _text(self) -> bytes:
+        return json.dumps(asdict(self._view)).encode()
 
     def close(self) -> None:
         """Remove the record."""

@@ -12,6 +12,7 @@ from phalanx.jobs.early_zygote import fill_standard_streams
 from phalanx.jobs.host import Host, RefusedError, open_host
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
+from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
@@ -36,8 +37,10 @@ def run_job(job: Job) -> int:
         if job.log_folder is not None:
             logs = Logs(job.log_folder, job.num_ranks, warn=lambda text: _say(view, text))
             cleanup.callback(logs.close)
+        kept = KeptOutput()
+        cleanup.callback(kept.close)
         try:
-            with open_host(job, view, logs) as host:
+            with open_host(job, view, logs, kept) as host:
                 outcome = _attempt_until_done(job, host, began)
         except RefusedError:
             return _WRONG_OPTIONS
@@ -47,7 +50,7 @@ def run_job(job: Job) -> int:
         except OSError as error:  # an error of the launcher itself, not of a rank
             _say(view, str(in_words(error, "the launcher can't go on").strerror))
             return 1
-        _tell(job, outcome, view, time.monotonic() - began)
+        _tell(job, outcome, view, kept.folder, time.monotonic() - began)
         if job.trace_folder is not None:
             _write_timeline(job.trace_folder, view)
     return outcome.exit_code
@@ -81,31 +84,40 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
     return outcome
 
 
-def _tell(job: Job, outcome: JobResult, view: View, elapsed_s: float) -> None:
+def _tell(job: Job, outcome: JobResult, view: View, kept: Path | None, elapsed_s: float) -> None:
     """Print how the job ended; print nothing if it succeeded and there is no table."""
     from phalanx.jobs.summary import summarise
 
+    if outcome.signal is signal.SIGPIPE:  # the reader of the output is gone
+        return
     if outcome.kind != "done":
-        for line in summarise(job, outcome):
+        for line in summarise(job, outcome, [*_name_logs(job, outcome, kept), *_write_record(outcome)]):
             view.say(line)
-        _write_record(outcome, view)
     elif view.is_watching:
         _say(view, f"{job.num_ranks} ranks done in {elapsed_s:.1f} s")
 
 
-def _write_record(outcome: JobResult, view: View) -> None:
-    """Write a flight record of a job that failed."""
-    if outcome.seen is None or outcome.signal is signal.SIGPIPE:  # the reader of the output is gone
-        return
+def _name_logs(job: Job, outcome: JobResult, kept: Path | None) -> list[str]:
+    """Say where the output is that the terminal does not show."""
+    folder = job.log_folder or kept
+    if folder is None or not any(rank.note is not None and rank.note.traceback for rank in outcome.ranks):
+        return []
+    return [f"  logs        {folder}/rank-*.err: all tracebacks, in full"]
+
+
+def _write_record(outcome: JobResult) -> list[str]:
+    """Write a flight record of a job that failed; say where it is, or why there is none."""
+    if outcome.seen is None:
+        return []
     from phalanx.diagnosis.record_folder import write_record
     from phalanx.settings import record_folder
 
     try:
         path = write_record(outcome.seen, record_folder())
     except PhalanxError as error:
-        _say(view, str(error))
-    else:
-        view.say(f"  record      phalanx diagnose {path}")
+        first, *more = str(error).splitlines()
+        return [f"phalanx run: {first}", *more]
+    return [f"  record      phalanx diagnose {path}"]
 
 
 def _write_timeline(folder: Path, view: View) -> None:

@@ -12,15 +12,17 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 
-from phalanx.jobs.program import Program
+from phalanx.jobs.program import Program, replace_process
 
 
 def run_main(program: Program) -> None:
-    """Run a program as `__main__`.
+    """Run a program as `__main__`; an executable replaces this process.
 
     Raises:
         BaseException: Whatever the program raises.
     """
+    if program.kind == "executable":
+        replace_process(program)
     main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     # It stays in sys.modules: pickle, DataLoader's workers and multiprocessing look for the program's classes in it.

@@ -1,14 +1,21 @@
-"""The note that a failing rank sends to the launcher before it ends, because an exit code says too little."""
+"""The note that a failing rank sends to the launcher before it ends, because an exit code says too little.
+
+It comes through the pipe that also takes what the rank writes to stderr from its failure on: see failure_output.py.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 
-from phalanx.errors import PhalanxError
+from phalanx.diagnosis.retold_errors import see_through
+from phalanx.diagnosis.tracebacks import format_error, identify
+from phalanx.errors import MismatchError, PhalanxError
 from phalanx.launch.exceptions import find_consequence, headline_of, place_of
 
-_LONGEST_TEXT = 500  # a note is written in one piece: a pipe takes 4096 bytes at once
+MARK = b"\0phalanx note: "  # stands before a note, and a line end after it
+_LONGEST_TEXT = 500
+_LONGEST_TRACEBACK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,10 @@ class Note:
         exit_code: The exit code that it is going to have.
         is_consequence: Whether it fails only because another rank has failed.
         doing: The operation in which it learned of that, or "".
+        traceback: The exception with its traceback, as Python writes it; "" if it is very long.
+        short: The same without the calls inside phalanx and torch.
+        identity: A text that is equal for equal tracebacks.
+        details: If ranks made different calls, the lines that say which rank called what, and what to do.
     """
 
     text: str
@@ -28,20 +39,25 @@ class Note:
     exit_code: int
     is_consequence: bool
     doing: str = ""
+    traceback: str = ""
+    short: str = ""
+    identity: str = ""
+    details: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
 
     def encode(self) -> bytes:
-        """Return the note as bytes for a pipe."""
-        return json.dumps(asdict(self)).encode()
+        """Return the note as bytes for the pipe."""
+        return MARK + json.dumps(asdict(self)).encode() + b"\n"
 
 
 def decode_note(data: bytes) -> Note | None:
-    """Read a note; return None if it is not complete."""
+    """Read what stands between the mark and the line end; return None if it is no note."""
     try:
-        return Note(**json.loads(data))
-    except (ValueError, TypeError):
+        facts = json.loads(data)
+        return Note(**{**facts, "details": tuple(facts["details"])})
+    except (ValueError, TypeError, KeyError):
         return None
 
 
@@ -54,4 +70,18 @@ def describe_end(error: BaseException, exit_code: int) -> Note:
     doing = ""
     if isinstance(cause, PhalanxError) and cause.sequence:
         doing = f"{cause.operation} #{cause.sequence}" + (f", {place}" if place else "")
-    return Note(short, place, exit_code, cause is not None, doing)
+    if isinstance(error, SystemExit):
+        return Note(short, place, exit_code, cause is not None, doing)
+    return Note(
+        short, place, exit_code, cause is not None, doing, *_tracebacks(error), identify(error), _details(error)
+    )
+
+
+def _tracebacks(error: BaseException) -> tuple[str, str]:
+    texts = format_error(error, is_full=True), format_error(error, is_full=False)
+    return texts if max(map(len, texts)) <= _LONGEST_TRACEBACK else ("", "")
+
+
+def _details(error: BaseException) -> tuple[str, ...]:
+    error = see_through(error)
+    return tuple(str(error).splitlines()[1:]) if isinstance(error, MismatchError) else ()

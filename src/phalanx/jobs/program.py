@@ -1,4 +1,4 @@
-"""The program that ranks run, found before any rank starts: a script, a folder, a zip archive or a module.
+"""The program that ranks run, found before any rank starts: a script, folder, zip archive, module or executable.
 
 The launcher does not import the program, because the program may import torch, which the launcher never does.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import difflib
 import importlib.machinery
 import os
+import shutil
+import signal
 import stat
 import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from phalanx.errors import UsageError
 
@@ -24,12 +26,13 @@ class Program:
     """A program that exists.
 
     Attributes:
-        kind: A Python file, a folder or archive that contains a `__main__`, or a module, as with python -m.
+        kind: A Python file, a folder or archive that contains a `__main__`, a module, as with python -m, or an
+            executable, which runs without Python.
         target: Its path or name, as the user gave it.
         arguments: Its arguments.
     """
 
-    kind: Literal["script", "folder", "module"]
+    kind: Literal["script", "folder", "module", "executable"]
     target: str
     arguments: tuple[str, ...] = ()
 
@@ -41,7 +44,8 @@ class Program:
     @property
     def command(self) -> list[str]:
         """The command that runs it without phalanx."""
-        return ["python", *(["-m"] if self.kind == "module" else []), self.target, *self.arguments]
+        before = {"module": ["python", "-m"], "executable": []}.get(self.kind, ["python"])
+        return [*before, self.target, *self.arguments]
 
 
 def find_program(target: str, arguments: Sequence[str], *, is_module: bool) -> Program:
@@ -67,6 +71,39 @@ def find_program(target: str, arguments: Sequence[str], *, is_module: bool) -> P
     if stat.S_ISREG(mode) and zipfile.is_zipfile(path):
         return Program("folder", target, tuple(arguments))
     return Program("script", target, tuple(arguments))
+
+
+def find_executable(target: str, arguments: Sequence[str], *, search: str | None) -> Program:
+    """Find the executable that the user has named.
+
+    Args:
+        target: Its path, or its name in one of the folders to search.
+        arguments: Its arguments.
+        search: The folders to search, as in PATH; PATH itself if this is None.
+
+    Raises:
+        UsageError: It does not exist, or you may not execute it.
+    """
+    if shutil.which(target, path=search) is not None:
+        return Program("executable", target, tuple(arguments))
+    if os.sep not in target and Path(target).is_file():
+        raise UsageError(f"no command {target} is in PATH; for the file in this folder, give ./{target}")
+    if os.sep not in target:
+        raise UsageError(f"no command {target} is in PATH; give the path of an executable")
+    if not Path(target).is_file():
+        raise UsageError(f"{target}: no such file")
+    raise UsageError(f"{target}: you may not execute this file; `chmod +x {target}` allows it, if it is yours")
+
+
+def replace_process(program: Program) -> NoReturn:
+    """Replace this process with an executable, which inherits the standard streams and environment variables.
+
+    Raises:
+        OSError: The kernel can't execute it.
+    """
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the executable would too
+        signal.signal(number, signal.SIG_DFL)
+    os.execvp(program.target, program.command)
 
 
 def _suggest_file(path: Path) -> str:

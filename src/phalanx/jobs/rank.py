@@ -22,7 +22,9 @@ class JobRank(Rank):
 
     Attributes:
         note: The note that it sent before it failed.
+        has_shown: Whether its traceback is on the terminal.
         doing: The operation it is in.
+        place: The line of its program that it was at when the launcher asked.
         waits_for: The ranks that it waits for.
         num_operations: How many operations it has called.
         moved_bytes: How many bytes they have moved.
@@ -33,7 +35,9 @@ class JobRank(Rank):
     """
 
     note: Note | None = None
+    has_shown: bool = False
     doing: EntryFacts | None = None
+    place: str = ""
     waits_for: tuple[int, ...] = ()
     num_operations: int = 0
     moved_bytes: int = 0

@@ -81,16 +81,16 @@ def _describe_operation(rank: JobRank, is_narrow: bool) -> str:
     if rank.doing is None or not rank.is_running:
         return ""
     what, where = title(rank.doing), rank.doing.location.rpartition("/")[2]
-    told = f"{what}, {where}" if where else what
+    doing = f"{what}, {where}" if where else what
     if not rank.waits_for:
-        return told
-    return f"{what if is_narrow else told + ','} for {rank_list(rank.waits_for)}"  # the rank says more than the line
+        return doing
+    return f"{what if is_narrow else doing + ','} for {rank_list(rank.waits_for)}"  # the rank says more than the line
 
 
 def _describe_rest(rest: Sequence[JobRank]) -> str:
     counts = Counter(rank.state for rank in rest)
-    told = ", ".join(f"{counts[state]} {state}" for state in _INTEREST if counts[state])
-    return f"and {len(rest)} more: {told}"
+    counted = ", ".join(f"{counts[state]} {state}" for state in _INTEREST if counts[state])
+    return f"and {len(rest)} more: {counted}"
 
 
 def _short_number(value: float) -> str:

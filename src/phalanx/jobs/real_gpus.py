@@ -88,7 +88,7 @@ def plan_gpus(
     plan = _share(names, text or "even", name, num_ranks, found)
     note = plan.note
     if note and "nccl" not in stood_in_for(environment):
-        note += " (NCCL refuses this by default; with PHALANX_STAND_IN=nccl, phalanx serves programs that ask for NCCL)"
+        note += " (NCCL refuses this by default; with --stand-in nccl, phalanx serves programs that ask for NCCL)"
     if not found:
         note = f"no GPU was found on this machine; ranks are told to use {', '.join(names)} all the same"
     return GpuPlan({**changed, **plan.environment}, plan.rank_variables, note)
@@ -178,8 +178,8 @@ def _share(names: Sequence[str], text: str, name: str, num_ranks: int, found: Se
         for rank in range(num_ranks)
     )
     sizes = {memory_of(gpu, found) for gpu in names}
-    told = describe_shares(shares, sizes.pop() if len(sizes) == 1 else 0)
-    return GpuPlan({}, variables, f"{num_ranks} ranks take turns on {count_gpus(len(names))}; {told}")
+    memory = describe_shares(shares, sizes.pop() if len(sizes) == 1 else 0)
+    return GpuPlan({}, variables, f"{num_ranks} ranks take turns on {count_gpus(len(names))}; {memory}")
 
 
 def _limits(shares: Sequence[MemoryShare]) -> tuple[dict[str, str], ...]:

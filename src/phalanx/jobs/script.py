@@ -29,6 +29,7 @@ from phalanx.launch import zygote
 from phalanx.launch.context import mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception
 from phalanx.launch.rank_process import StartRequest, become_rank, die_with_parent, flush_streams
+from phalanx.real_gpus.advice import advise
 from phalanx.real_gpus.discovery import has_opened_cuda
 from phalanx.settings import gpu_memory, hides_gpus, local_rank, virtual_gpus
 
@@ -43,11 +44,13 @@ class RankTask:
         program: The program to run.
         variables: The environment variables of each rank, in addition to those of the job.
         open_files: How many files a rank may open: the limit before the launcher raised its own.
+        is_quiet: Whether the launcher decides what the terminal shows of uncaught exceptions.
     """
 
     program: Program
     variables: list[dict[str, str]]
     open_files: int
+    is_quiet: bool = False
 
 
 def be_zygote(descriptor: int) -> None:
@@ -101,13 +104,13 @@ def check_forkable(files: Path = Path("/proc/self/fd")) -> None:
 
 
 def run_script_rank(rank: int, request: StartRequest, descriptors: list[int], parent: int) -> NoReturn:
-    """Run a rank of a job. `descriptors` are the segment, standard streams and the pipe for the note. Never returns."""
+    """Run a rank of a job. `descriptors`: the segment, standard streams and the pipe for its failure. Never returns."""
     die_with_parent(parent)
     status = 1
     try:
         os.setpgid(0, 0)  # only the launcher gets Ctrl-C, and it ends the ranks
         task: RankTask = pickle.loads(request.payload)
-        segment, stdin, stdout, stderr, notes = descriptors
+        segment, stdin, stdout, stderr, failure = descriptors
         variables = {**request.environment, **task.variables[rank]}
         become_rank(dataclasses.replace(request, environment=variables, path=sys.path[:]), (stdin, stdout, stderr))
         for descriptor in (stdin, stdout, stderr):
@@ -115,7 +118,7 @@ def run_script_rank(rank: int, request: StartRequest, descriptors: list[int], pa
         _forget_the_zygote(task)
         set_process_context(request.placement(rank).context(segment))
         _limit_gpu_memory()
-        status = _run(task.program, _Teller(notes))
+        status = _run(task.program, _Teller(failure, is_quiet=task.is_quiet), request.num_ranks)
     except BaseException:
         traceback.print_exc()
     _finish(status)
@@ -131,19 +134,44 @@ def _limit_gpu_memory() -> None:
 
 
 class _Teller:
-    """Sends the note of a rank to the launcher; it does nothing in processes forked from the rank."""
+    """Tells the launcher of a failure of this rank; it does nothing in processes forked from the rank."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, is_quiet: bool) -> None:
         self._descriptor = descriptor
         self._rank_process = os.getpid()
+        self._pipe = _file_of(descriptor)
+        self._stderr = _file_of(2)
+        self._is_quiet = is_quiet
+
+    def take_stderr(self) -> None:
+        """Send what this process still writes to stderr through the pipe, unless the program has redirected stderr."""
+        if self._is_quiet and self._can_tell() and self._stderr == _file_of(2):
+            flush_streams()
+            os.dup2(self._descriptor, 2)
 
     def tell(self, error: BaseException, exit_code: int) -> None:
-        if os.getpid() != self._rank_process:
-            return
+        """Send the note."""
         flush_streams()
-        with contextlib.suppress(OSError):  # the program has closed the pipe, or the launcher is gone
-            os.write(self._descriptor, describe_end(error, exit_code).encode())
-            os.close(self._descriptor)
+        if not self._can_tell():
+            return
+        note = memoryview(describe_end(error, exit_code).encode())
+        with contextlib.suppress(OSError):  # the launcher is gone
+            while note:
+                note = note[os.write(self._descriptor, note) :]
+        os.close(self._descriptor)
+
+    def _can_tell(self) -> bool:
+        """Tell whether this is the rank, and its program has neither closed the pipe nor used its number for a file."""
+        return os.getpid() == self._rank_process and self._pipe is not None and self._pipe == _file_of(self._descriptor)
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
+    """Return what identifies the file behind a descriptor; None if it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _forget_the_zygote(task: RankTask) -> None:
@@ -157,7 +185,7 @@ def _forget_the_zygote(task: RankTask) -> None:
         numpy_random.seed()  # otherwise all ranks would draw the same numbers
 
 
-def _run(program: Program, teller: _Teller) -> int:
+def _run(program: Program, teller: _Teller, num_ranks: int) -> int:
     """Run the program and return its exit code, or the negative number of a signal."""
     try:
         run_main(program)
@@ -169,6 +197,8 @@ def _run(program: Program, teller: _Teller) -> int:
     except BaseException as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, another rank may end before this one gets the signal
         is_interrupt = isinstance(error, KeyboardInterrupt)
+        advise(error, num_ranks)
+        teller.take_stderr()
         _show(error)
         _fail(error, 128 + signal.SIGINT if is_interrupt else 1, teller)
         return _INTERRUPTED if is_interrupt else 1

@@ -39,7 +39,7 @@ def make_start_request(
         variables[rank] |= own
     return StartRequest(
         num_ranks=job.num_ranks,
-        payload=pickle.dumps(RankTask(job.program, variables, host.open_files)),
+        payload=pickle.dumps(RankTask(job.program, variables, host.open_files, is_quiet=not job.is_full_trace)),
         environment={
             **job.environment,
             "OMP_NUM_THREADS": str(job.num_threads),

@@ -1,4 +1,4 @@
-"""The pipes of the ranks of an attempt: their output and their notes."""
+"""The pipes of the ranks of an attempt: their output, and what they say when they fail."""
 
 from __future__ import annotations
 
@@ -36,13 +36,17 @@ class Stream:
         self._show(self.splitter.feed(data) if data else self.splitter.finish(), view)
         return bool(data)
 
-    def drain(self, view: View, logs: Logs | None) -> None:
-        """Read the rest when no process can write any more."""
+    def read_all(self, view: View, logs: Logs | None) -> None:
+        """Read and show everything that has been written until now."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.descriptor, _READ_BYTES):
                 if logs is not None:
                     logs.write(self.rank.number, self.is_error, data)
                 self._show(self.splitter.feed(data), view)
+
+    def drain(self, view: View, logs: Logs | None) -> None:
+        """Read the rest when no process can write any more."""
+        self.read_all(view, logs)
         self._show(self.splitter.finish(), view)
 
     def show_progress(self, view: View) -> None:
@@ -65,12 +69,12 @@ class Pipes:
 
     Attributes:
         streams: The output of ranks.
-        notes: The pipe of each rank's note, in rank order.
-        theirs: The ranks' ends: stdout, stderr and note of each, in rank order.
+        failures: The pipe of each rank's failure, in rank order.
+        theirs: The ranks' ends: stdout, stderr and failure of each, in rank order.
     """
 
     streams: list[Stream]
-    notes: list[int]
+    failures: list[int]
     theirs: list[int]
 
     def close_theirs(self) -> None:

@@ -38,15 +38,16 @@ class JobWatch(WorldWatch):
             rank.bytes_per_s = max(0, activity.moved_bytes - rank.moved_bytes) / elapsed_s
             rank.num_operations, rank.moved_bytes = activity.num_operations, activity.moved_bytes
 
-    def describe(self, ranks: Sequence[JobRank], job: JobView, why: str) -> Observation | None:
-        """Return an observation of all groups and the stacks of the ranks; None if there are no groups."""
+    def describe(self, ranks: Sequence[JobRank], job: JobView, why: str) -> Observation:
+        """Return an observation of all groups and the stacks of the ranks, and note where each rank is."""
+        from phalanx.diagnosis.findings import place_of
         from phalanx.diagnosis.observation import describe
 
         self.look(ranks)
-        groups = self.observer.groups
-        if not groups:
-            return None
         running = [rank.pid for rank in ranks if rank.is_running]
-        seen = describe(groups, running, job, with_stacks=True, timeout_s=_STACKS_S)
+        seen = describe(self.observer.groups, running, job, with_stacks=True, timeout_s=_STACKS_S)
         seen.reason = why
+        places = {process.pid: place_of(process) for process in seen.processes}
+        for rank in ranks:
+            rank.place = places.get(rank.pid, "")
         return seen

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 
@@ -48,6 +48,7 @@ class LaunchContext:
         interceptor: Called before every operation of this rank: `interceptor(name, args, kwargs)`.
         tell: Called with the kind of an injected fault, such as "lost", before it takes effect.
         ask_gone: Returns which ranks are dead and which are done; it asks the process that started them.
+        started_by: "spawn" or "pytest"; "" for anything else, such as phalanx run.
         own: Data that parts of phalanx keep for this rank, by name.
     """
 
@@ -62,6 +63,7 @@ class LaunchContext:
     interceptor: Callable[[str, tuple[Any, ...], dict[str, Any]], None] | None = None
     tell: Callable[[str], None] | None = None
     ask_gone: Callable[[], tuple[frozenset[int], frozenset[int]]] | None = None
+    started_by: Literal["spawn", "pytest", ""] = ""
     own: dict[str, Any] = field(default_factory=dict)
 
 

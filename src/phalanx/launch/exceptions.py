@@ -5,8 +5,9 @@ from __future__ import annotations
 import traceback
 
 from phalanx.diagnosis import formatting
+from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import is_users
-from phalanx.errors import AbortedError, PeerError
+from phalanx.errors import AbortedError, MismatchError, PeerError
 
 # The errors of Gloo and of torch's store when the other end of a connection has closed.
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
@@ -19,7 +20,8 @@ def describe_exception(error: BaseException) -> str:
 
 
 def headline_of(error: BaseException) -> str:
-    """Return its type and its first line."""
+    """Return its type and its first line; if torch retells an error of phalanx, those of that error."""
+    error = see_through(error)
     try:
         message = str(error).strip().partition("\n")[0]
     except Exception:  # __str__ of the user's exception may raise anything
@@ -42,9 +44,18 @@ def find_consequence(error: BaseException | None) -> BaseException | None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen and not isinstance(error, AssertionError):
         seen.add(id(error))
-        if isinstance(error, (PeerError, AbortedError)):
+        error = see_through(error)
+        if isinstance(error, (PeerError, AbortedError)) or _is_of_majority(error):
             return error
         if isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST_CONNECTION):
             return error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
+
+
+def _is_of_majority(error: BaseException) -> bool:
+    """Tell whether ranks made different calls, and this rank the same call as more than half of them."""
+    if not isinstance(error, MismatchError) or error.verdict == "different message":  # whose two sides blame each other
+        return False
+    is_minority_known = 0 < 2 * len(error.culprits) < (error.num_ranks or 0)
+    return is_minority_known and error.rank not in error.culprits

@@ -11,7 +11,8 @@ import os
 import signal
 import time
 from collections.abc import Container
-from pathlib import Path
+
+from phalanx.diagnosis.processes import children_of
 
 _PR_SET_CHILD_SUBREAPER = 36
 # Helper processes of multiprocessing and torch clean up when their parent has ended. These times let them do so.
@@ -32,16 +33,6 @@ def adopt_orphans() -> None:
 def own_children() -> list[int]:
     """Return the ids of this process's children, including dead ones that were not waited for."""
     return children_of("self")
-
-
-def children_of(pid: int | str) -> list[int]:
-    """Return the ids of a process's children."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # the thread ended while we looked
-                found += map(int, (task / "children").read_text().split())
-    return found
 
 
 def end_children(keep: Container[int] = ()) -> None:

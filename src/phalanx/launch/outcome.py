@@ -7,16 +7,19 @@ import os
 import pickle
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.diagnosis import formatting
 from phalanx.engine import ControlGroups
 from phalanx.errors import OperationTimeoutError, RankFailedError
 from phalanx.launch.connection import Connection
 from phalanx.launch.rank import UNKNOWN_STATUS, Rank, first_culprit
 from phalanx.launch.rank_process import Report
 from phalanx.scarcity import advice_about
+
+_RAISED = "raised on rank "  # begins the note of an exception that a rank has raised
 
 
 class RankTraceback(Exception):
@@ -78,13 +81,21 @@ def raise_first(ranks: Sequence[SpawnedRank]) -> None:
     first = first_culprit(ranks)
     assert first is not None
     others = sorted((rank for rank in ranks if rank.is_culprit and rank is not first), key=lambda r: r.failed_at or 0.0)
-    note = f"raised on rank {first.number} of {len(ranks)}"
+    note = f"{_RAISED}{first.number} of {len(ranks)}"
     note += "".join(f"\nrank {other.number} failed too: {other.headline()}" for other in others[:8])
+    if first.report is None and first.status is not None:
+        note += f"\n  do       {formatting.advice_about_death(first.status)}" * (first.status >= 0)
     error = first.exception() or rank_failed(first, len(ranks))
     error.add_note(note)
     if first.report is None:
         raise error
     raise error from RankTraceback(f"rank {first.number} of {len(ranks)}:\n{first.report.traceback}")
+
+
+def is_of_ranks(error: Exception) -> bool:
+    """Tell whether an error says how ranks have failed, so that it does not matter where in phalanx it was raised."""
+    is_raised_by_rank = any(note.startswith(_RAISED) for note in getattr(error, "__notes__", ()))
+    return is_raised_by_rank or isinstance(error, (RankFailedError, OperationTimeoutError))
 
 
 def rank_failed(rank: SpawnedRank, num_ranks: int) -> RankFailedError:
@@ -131,11 +142,15 @@ def describe_process_limit(error: OSError) -> str:
     return f"user {os.getuid()} may have {allowed} processes and threads (ulimit -u)"
 
 
-def too_slow(missing: list[int], num_ranks: int, timeout_s: float) -> OperationTimeoutError:
-    """Make the error for ranks that were not done in time."""
+def too_slow(missing: list[int], num_ranks: int, timeout_s: float, places: Mapping[int, str]) -> OperationTimeoutError:
+    """Make the error for ranks that were not done in time; `places` says where they are, by rank."""
     names = ", ".join(map(str, missing))
+    ranks: dict[str, list[int]] = {}
+    for rank, place in places.items():
+        ranks.setdefault(place, []).append(rank)
+    lines = [f"\n  {formatting.rank_list(some)} at {place}" for place, some in ranks.items() if place]
     return OperationTimeoutError(
-        f"spawn: timed out after {timeout_s:.3g} s; of {num_ranks} ranks these were not done: {names}",
+        f"spawn: timed out after {timeout_s:.3g} s; of {num_ranks} ranks these were not done: {names}{''.join(lines)}",
         num_ranks=num_ranks,
         culprits=tuple(missing),
     )

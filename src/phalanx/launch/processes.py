@@ -10,10 +10,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.diagnosis.findings import place_of, places_of_children
+from phalanx.diagnosis.observation import Observation, describe
+from phalanx.diagnosis.views import JobView
 from phalanx.engine import GroupSegment
 from phalanx.errors import UsageError
 from phalanx.launch.connection import connected_pair
 from phalanx.launch.outcome import SpawnedRank, raise_first, rank_failed, too_slow, unpack
+from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rank_process import StartRequest
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.sending import pack
@@ -37,7 +41,14 @@ class Limits:
 
 
 def run_processes(
-    task: Task, num_ranks: int, segment: GroupSegment, meeting: str, num_threads: int, limits: Limits
+    task: Task,
+    num_ranks: int,
+    segment: GroupSegment,
+    *,
+    meeting: str,
+    num_threads: int,
+    limits: Limits,
+    gpus: RankGpus | None,
 ) -> list[Any]:
     """Run the task on that many processes.
 
@@ -49,7 +60,7 @@ def run_processes(
         payload = pack(task)
     except Exception as error:
         raise UsageError(f"spawn: the function or its arguments can't be sent to the ranks: {error}") from error
-    request = make_request(payload, num_ranks, meeting, num_threads)
+    request = make_request(payload, num_ranks, meeting, num_threads, gpus)
     with open_rendezvous() as rendezvous, _Spawn(num_ranks, segment, limits) as ranks:
         ranks.start(dataclasses.replace(request, rendezvous=rendezvous))
         return ranks.run()
@@ -106,9 +117,12 @@ class _Spawn(Supervisor[SpawnedRank]):
 
     def on_deadline(self) -> None:
         self.deadline = None
-        late = [rank.number for rank in self.unfinished]
+        late = self.unfinished
         if late:
-            raise too_slow(late, len(self.ranks), self._limits.timeout_s or 0)
+            seen = describe([], [rank.pid for rank in late if rank.pid], JobView(), with_stacks=True)
+            numbers = [rank.number for rank in late]
+            at = {rank.number: _describe_place(seen, rank.pid) for rank in late if rank.pid}
+            raise too_slow(numbers, len(self.ranks), self._limits.timeout_s or 0, at)
 
     def on_end(self, rank: SpawnedRank) -> bool:
         self._read_report(rank)
@@ -128,3 +142,13 @@ class _Spawn(Supervisor[SpawnedRank]):
         report = rank.report = received[0]
         if report.exception is not None:
             self.fail(rank, report.description, is_consequence=report.is_consequence)
+
+
+def _describe_place(seen: Observation, pid: int) -> str:
+    """Say which line of the program a rank is at, and the processes that it has started; empty if none answered."""
+    own = next((place_of(process) for process in seen.processes if process.pid == pid), "")
+    children = [
+        f"; pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids))}, which it started, at {place}"
+        for place, pids in places_of_children(seen, pid).items()
+    ]
+    return (own or "a line that it did not tell" * bool(children)) + "".join(children)

@@ -13,16 +13,20 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from phalanx.diagnosis.retold_errors import see_through
+from phalanx.diagnosis.stacks import answer_in_children_too
+from phalanx.diagnosis.tracebacks import format_error
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import Placement, mark_failed, set_process_context, tell_peers
 from phalanx.launch.exceptions import describe_exception, find_consequence
+from phalanx.launch.rank_devices import set_up_devices
 from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 from phalanx.launch.sending import pack, pack_exception
-from phalanx.settings import replace_environment, set_placement
+from phalanx.settings import full_trace, replace_environment, set_placement
 
 _PR_SET_PDEATHSIG = 1
 FAILED_EXIT_CODE = 1
@@ -72,8 +76,10 @@ def _report_to_caller(rank: int, request: StartRequest, descriptors: list[int]) 
         become_rank(request, (stdin, stdout, stderr))
         set_placement(rank, request.num_ranks, *request.rendezvous)
         context = request.placement(rank).context(segment)
+        context.started_by = "spawn"
         context.own.update(connection=connection, descriptors=more)
         set_process_context(context)
+        set_up_devices(request.own_type_devices)
     except Exception as error:
         report = describe_failure(error)
     else:
@@ -104,6 +110,7 @@ class StartRequest:
         entry: What a forked process calls with its rank, this request, its descriptors and the zygote's process id.
         rendezvous: Where torch's own backends meet, if ranks use them.
         num_shared: How many of its descriptors are for all ranks. Each rank gets an equal part of the rest, in order.
+        own_type_devices: The arguments of virtual_devices() for virtual devices of their own type, if ranks have some.
     """
 
     num_ranks: int
@@ -117,6 +124,7 @@ class StartRequest:
     entry: Callable[[int, StartRequest, list[int], int], None] = run_rank
     rendezvous: Rendezvous = NOWHERE
     num_shared: int = 4
+    own_type_devices: Mapping[str, Any] = field(default_factory=dict)
 
     def placement(self, rank: int) -> Placement:
         """Return the placement of a rank."""
@@ -145,6 +153,7 @@ def become_rank(request: StartRequest, streams: tuple[int, int, int]) -> None:
     sys.argv[:] = request.arguments
     torch: Any = sys.modules["torch"]
     torch.set_num_threads(request.num_threads)
+    answer_in_children_too()
 
 
 def _run(request: StartRequest) -> Report:
@@ -169,9 +178,9 @@ def _report_failure(error: BaseException) -> Report:
 def describe_failure(error: BaseException) -> Report:
     """Pack an exception so that the caller of spawn() can raise it."""
     return Report(
-        exception=pack_exception(error),
+        exception=pack_exception(see_through(error)),
         description=describe_exception(error),
-        traceback="".join(traceback.format_exception(error)),
+        traceback=format_error(error, is_full=full_trace()),
         is_consequence=find_consequence(error) is not None,
     )
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from phalanx.diagnosis.tracebacks import users_part
 from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
+from phalanx.launch.outcome import is_of_ranks
 from phalanx.launch.processes import Limits, run_processes
+from phalanx.launch.rank_devices import check_threads, read_rank_gpus
 from phalanx.launch.threads import run_threads
 from phalanx.launch.world import name_meeting, open_world
-from phalanx.settings import read_settings
+from phalanx.settings import full_trace, read_settings
 
 
-def spawn(
+def spawn(  # noqa: PLR0913
     function: Callable[..., Any],
     *,
     ranks: int,
@@ -22,6 +25,8 @@ def spawn(
     kind: Literal["process", "thread"] = "process",
     timeout_s: float | None = None,
     tolerate_losses: bool = False,
+    virtual_gpus: int | None = None,
+    virtual_gpu: str | None = None,
 ) -> list[Any]:
     """Call `function(*args, **kwargs)` on every rank; inside it, `phalanx.connect()` gives the group.
 
@@ -36,6 +41,10 @@ def spawn(
         kind: Ranks as processes, or as threads of this process.
         timeout_s: If the ranks take longer, end them and raise. The default is no limit.
         tolerate_losses: Let the others continue when a process dies; its result is then the RankFailedError itself.
+        virtual_gpus: How many virtual GPUs every rank sees, with phalanx in NCCL's place; 0 for none. The default is
+            the virtual devices of this process, or else what PHALANX_VIRTUAL_GPUS says. Threads share the devices of
+            this process, which spawn() does not change: it must have set up that many.
+        virtual_gpu: What those claim to be, such as "h100". The default is PHALANX_VIRTUAL_GPU, or else "plain".
 
     Returns:
         The results, in rank order.
@@ -48,13 +57,24 @@ def spawn(
         Exception: What a rank raised, with that rank's traceback as its cause.
     """
     _check(function, ranks, kind, timeout_s)
+    gpus = read_rank_gpus(virtual_gpus, virtual_gpu, "spawn")
     settings = read_settings()
     task = (function, tuple(args), dict(kwargs or {}))
     with open_world(ranks) as segment:
-        if kind == "thread":
-            return run_threads(task, ranks, segment, name_meeting(), timeout_s, settings.grace_s)
-        limits = Limits(timeout_s, settings.grace_s, tolerate_losses)
-        return run_processes(task, ranks, segment, name_meeting(), max(1, usable_cores() // ranks), limits)
+        try:
+            if kind == "thread":
+                check_threads(gpus, "spawn")
+                return run_threads(task, ranks, segment, name_meeting(), timeout_s, settings.grace_s)
+            limits = Limits(timeout_s, settings.grace_s, tolerate_losses)
+            num_threads = max(1, usable_cores() // ranks)
+            return run_processes(
+                task, ranks, segment, meeting=name_meeting(), num_threads=num_threads, limits=limits, gpus=gpus
+            )
+        except Exception as error:
+            if full_trace() or not is_of_ranks(error):
+                raise
+            failure = error.with_traceback(users_part(error.__traceback__))
+    raise failure
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:

@@ -6,11 +6,17 @@ Threads can't be killed. If a rank is in native code when another rank fails, it
 from __future__ import annotations
 
 import ctypes
+import importlib
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
+from phalanx.diagnosis.retold_errors import see_through
+from phalanx.diagnosis.stacks import Frame, is_users
 from phalanx.engine import GroupSegment
 from phalanx.errors import AbortedError
 from phalanx.launch.context import Placement, set_thread_context
@@ -94,6 +100,12 @@ class ThreadTeam:
                 self.finished.append(rank)
             self.changed.notify_all()
 
+    def places_of(self, ranks: Iterable[int]) -> dict[int, str]:
+        """Return the line of the program that each of these ranks is at."""
+        running = sys._current_frames()
+        stacks = {rank: running.get(self.threads[rank].ident or 0) for rank in ranks}
+        return {rank: _place_in(top) for rank, top in stacks.items() if top is not None}
+
     def _is_over(self) -> bool:
         return len({*self.finished, *self.stalled}) == len(self.threads)
 
@@ -103,6 +115,14 @@ class ThreadTeam:
             if self.threads[rank].ident is not None:  # otherwise it was never started
                 self.threads[rank].join(max(0.0, deadline - time.monotonic()))
         return [rank for rank in ranks if self.threads[rank].is_alive()]
+
+
+def _place_in(top: FrameType) -> str:
+    """Return the innermost line of the user's own code on a stack; the innermost line of all if there is none."""
+    frames = [
+        Frame(frame.f_code.co_filename, number, frame.f_code.co_name) for frame, number in traceback.walk_stack(top)
+    ]
+    return str(next((frame for frame in frames if is_users(frame.file)), frames[0]))
 
 
 def run_threads(
@@ -118,13 +138,17 @@ def run_threads(
     Raises:
         Exception: As spawn().
     """
+    # A time limit or another rank's failure would interrupt an import in a thread, and torch can't be imported again.
+    importlib.import_module("torch")
     function, args, kwargs = task
     results: dict[int, Any] = {}
     ranks = [SpawnedRank(rank) for rank in range(num_ranks)]
     errors: dict[int, BaseException] = {}
 
     def be_rank(rank: int) -> bool:
-        set_thread_context(Placement(rank, num_ranks, meeting).context(segment.descriptor, is_thread=True))
+        context = Placement(rank, num_ranks, meeting).context(segment.descriptor, is_thread=True)
+        context.started_by = "spawn"
+        set_thread_context(context)
         try:
             results[rank] = function(*args, **kwargs)
         except BaseException as error:
@@ -132,7 +156,7 @@ def run_threads(
             ranks[rank].fail(is_consequence=report.is_consequence)
             segment.fail(rank, report.description)
             segment.declare_dead(rank, 1)
-            errors[rank] = error
+            errors[rank] = see_through(error)
             return False
         return True
 
@@ -143,15 +167,16 @@ def run_threads(
         team.cancel(team.unfinished(), "the ranks were told to stop")
         raise
     late = team.unfinished()
+    places = team.places_of(late)
     if late:
         team.cancel(late, "the other ranks were told to stop")
     if is_late:
-        raise too_slow(late, num_ranks, timeout_s or 0)
+        raise too_slow(late, num_ranks, timeout_s or 0, places)
     culprit = first_culprit(ranks)
     if culprit is not None:
         error = errors[culprit.number]
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
             raise_first(ranks)
         error.add_note(f"raised on rank {culprit.number} of {num_ranks}")
-        raise error  # threads share a process, so the exception itself is raised, with its traceback
+        raise error  # threads share a process, so no copy without a traceback is raised
     return [results[rank] for rank in range(num_ranks)]

@@ -29,7 +29,9 @@ from typing import Any
 from phalanx.launch.connection import Connection, connected_pair, receive_with_descriptors
 from phalanx.launch.orphans import OrphanReaper, adopt_orphans, end_children, own_children
 from phalanx.launch.outcome import describe_process_limit
-from phalanx.launch.rank_process import StartRequest
+from phalanx.launch.rank_devices import PRELOADED
+from phalanx.launch.rank_process import StartRequest, run_rank
+from phalanx.settings import wants_set_up
 
 _LENGTH = struct.Struct("!Q")
 _BETWEEN_LOOKS_S = 0.1
@@ -214,6 +216,7 @@ class _Zygote:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
             return
+        _preload_devices(request)
         requested = _RequestedRanks(request, report)
         signal.set_wakeup_fd(-1)  # children must not write into it
         requested.start(descriptors[1:], self._release)
@@ -268,6 +271,14 @@ class _Zygote:
         """End all children that are no ranks, unless they may belong to ranks that still run."""
         if not any(requested.ranks for requested in self._all_requested):
             end_children(keep=self._own)
+
+
+def _preload_devices(request: StartRequest) -> None:
+    """Import what ranks with virtual GPUs need. If that fails, the ranks fail in the same way, and report it."""
+    with contextlib.suppress(Exception):
+        if request.entry is run_rank and wants_set_up(request.environment):
+            for name in PRELOADED:
+                importlib.import_module(name)
 
 
 def _skip_torchs_housekeeping() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError
 from phalanx.scarcity import in_words
-from phalanx.settings import copy_environment
+from phalanx.settings import copy_environment, environment_without_set_up
 
 if TYPE_CHECKING:
     from phalanx.launch.rank_process import StartRequest
@@ -173,7 +173,7 @@ def shared_zygote() -> ZygoteClient:
         if not _shared or not _shared[0].is_usable():
             for dead in _shared:
                 dead.close()
-            _shared[:] = [ZygoteClient()]
+            _shared[:] = [ZygoteClient(environment=environment_without_set_up())]  # each rank sets up its own
             atexit.unregister(_close_shared)
             atexit.register(_close_shared)
         return _shared[0]

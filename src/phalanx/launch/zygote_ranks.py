@@ -14,22 +14,34 @@ from typing import Any
 from phalanx.errors import InternalError
 from phalanx.launch.outcome import could_not_start
 from phalanx.launch.rank import UNKNOWN_STATUS, LocalProcess, Rank
+from phalanx.launch.rank_devices import RankGpus, inherited_devices, rank_environment
 from phalanx.launch.rank_process import StartRequest
 from phalanx.launch.zygote_client import ZygoteClient
-from phalanx.settings import copy_environment, torch_threads
+from phalanx.settings import torch_threads
 
 
-def make_request(payload: bytes, num_ranks: int, meeting: str, num_threads: int) -> StartRequest:
-    """Describe ranks that have the environment, folder, search path and arguments of this process."""
+def make_request(
+    payload: bytes, num_ranks: int, meeting: str, num_threads: int, gpus: RankGpus | None = None
+) -> StartRequest:
+    """Describe ranks that have the environment, folder, search path and arguments of this process.
+
+    Args:
+        payload: What they have to do.
+        num_ranks: How many.
+        meeting: Name of their world's meeting place.
+        num_threads: The default of how many threads torch may use in each rank.
+        gpus: Their virtual GPUs; None for those that this process has set up.
+    """
     return StartRequest(
         num_ranks=num_ranks,
         payload=payload,
-        environment=copy_environment(),
+        environment=rank_environment(gpus),
         folder=os.getcwd(),
         path=list(sys.path),
         arguments=list(sys.argv),
         meeting=meeting,
         num_threads=torch_threads(num_threads),
+        own_type_devices=inherited_devices(gpus),
     )
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.real_gpus.device_files import DEVICE_FOLDER, count_device_files
 from phalanx.settings import VISIBLE_GPUS, copy_environment, hides_gpus
 
 _NVML = "libnvidia-ml.so.1"
 _UUID_BYTES = 96
 _EXCLUSIVE_PROCESS = 3  # of NVML's compute modes
-_DEVICE_FILE = re.compile(r"nvidia[0-9]+")
 # Opened by cuInit and by nothing else: NVML does without. The second is WSL's.
 _CUDA_FILES = ("/dev/nvidia-uvm", "/dev/dxg")
-DEVICE_FOLDER = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,6 @@ def find_gpus(nvml: str = _NVML, devices: Path = DEVICE_FOLDER) -> list[Gpu]:
         if library is not None:
             return _ask(library)
     return [Gpu()] * count_device_files(devices)
-
-
-def count_device_files(devices: Path = DEVICE_FOLDER) -> int:
-    """Count the GPUs that this machine, or container, has device files for."""
-    return sum(1 for file in devices.glob("nvidia*") if _DEVICE_FILE.fullmatch(file.name))
 
 
 def has_gpus() -> bool:

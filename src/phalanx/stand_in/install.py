@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import zlib
 from types import TracebackType
 from typing import Any, Literal
@@ -49,16 +50,20 @@ class StandIn:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self._is_installed = True
+        self._lock = threading.Lock()  # guards _is_installed
 
     def undo(self) -> None:
         """Restore the backend, unless another caller has asked for the stand-in too.
 
         Groups that exist do not change. A second call does nothing.
         """
-        if self._is_installed:
-            self._is_installed = False
-            _patches[self.backend].leave()
-            _maker_patches.leave()
+        with self._lock:
+            was_installed, self._is_installed = self._is_installed, False
+        if was_installed:
+            try:
+                _patches[self.backend].leave()
+            finally:
+                _maker_patches.leave()
 
     def __enter__(self) -> StandIn:
         return self
@@ -87,7 +92,11 @@ def stand_in_for(backend: BackendName) -> StandIn:
     if backend == "nccl":
         _check_gpus()
     _maker_patches.enter(_install_maker)
-    _patches[backend].enter(functools.partial(_install, backend))
+    try:
+        _patches[backend].enter(functools.partial(_install, backend))
+    except BaseException:
+        _maker_patches.leave()
+        raise
     return StandIn(backend)
 
 

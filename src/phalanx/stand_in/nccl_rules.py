@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.collectives import PremulSum, ReduceOp
-from phalanx.errors import OperationTimeoutError, PhalanxError, UsageError
+from phalanx.errors import DeadlockError, OperationTimeoutError, PhalanxError, UsageError
 from phalanx.stand_in.one_rank_per_device import OneRankPerDevice
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.operation import flat
@@ -63,7 +63,7 @@ class NcclRules:
         if isinstance(error, (UsageError, dist.DistBackendError)):
             return error
         text = str(error)
-        if isinstance(error, OperationTimeoutError):
+        if isinstance(error, OperationTimeoutError) and not isinstance(error, DeadlockError):
             text = f"[Rank {error.rank}] Watchdog caught collective operation timeout: {text}"
         return _rebuild(type(error), text, error.__dict__)
 

@@ -17,6 +17,7 @@ from phalanx.errors import InternalError
 from phalanx.launch.connection import Connection, connected_pair
 from phalanx.launch.context import current_context
 from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
+from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rank_process import Report
 from phalanx.launch.sending import pack
 from phalanx.launch.waiting import is_readable
@@ -55,7 +56,13 @@ def fork_crew(
 
 
 def start_crew(
-    num_ranks: int, serve: Serve, zygote: ZygoteClient, *, redirect: bool, terminal: Terminal | None = None
+    num_ranks: int,
+    serve: Serve,
+    zygote: ZygoteClient,
+    *,
+    redirect: bool,
+    terminal: Terminal | None = None,
+    gpus: RankGpus | None = None,
 ) -> Crew:
     """Let a zygote fork ranks.
 
@@ -65,6 +72,7 @@ def start_crew(
         zygote: The process that they are forked from.
         redirect: Whether each prints into its own files.
         terminal: The terminal that debugged ranks share.
+        gpus: Their virtual GPUs; None for those that this process has set up.
 
     Raises:
         InternalError: They did not start.
@@ -81,7 +89,7 @@ def start_crew(
         for rank in range(num_ranks):
             descriptors += _of_rank(members[rank], theirs[rank])
         payload = pack((_be_zygotes_rank, (serve, redirect), {}))
-        starter.start(make_request(payload, num_ranks, name_meeting(), 1), descriptors, zygote)
+        starter.start(make_request(payload, num_ranks, name_meeting(), 1, gpus), descriptors, zygote)
         starter.await_start()
         _await_ready(members)
     return crew

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.testing.rank_report import RankReport, Waiting
+from phalanx.testing.shown_stacks import ShownStacks
 
 _CLEAN = ("passed", "skipped", "xfailed", "rejected")
 
@@ -23,7 +24,8 @@ class Ending:
         was_planned: Whether an injected fault killed or stalled it.
         doing: What it was doing when it was ended: the operation it waited in, or the innermost call of its stack.
         goes_on: Whether its thread could not be ended.
-        stacks: The stacks of its threads at that time.
+        stacks: The stacks of its threads at that time, and of the processes that it had started.
+        full_stacks: The same, with the calls inside phalanx, torch, pytest and Python.
         out: What it printed to standard output.
         err: What it printed to standard error.
     """
@@ -38,8 +40,14 @@ class Ending:
     doing: Waiting | str = ""
     goes_on: bool = False
     stacks: str = ""
+    full_stacks: str = ""
     out: str = ""
     err: str = ""
+
+    def note(self, seen: ShownStacks) -> None:
+        """Note its stacks, and where it is."""
+        self.stacks, self.full_stacks = seen.short, seen.full
+        self.doing = f"at {seen.place}" if seen.place else ""
 
     def is_failure(self) -> bool:
         """Tell whether the test failed because of this rank."""

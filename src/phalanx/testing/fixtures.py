@@ -1,4 +1,7 @@
-"""The fixtures of a test on ranks. Those in RANKS_OWN have a value only on the ranks."""
+"""The fixtures of a test on ranks. Those in RANKS_OWN have a value only on the ranks.
+
+Every session of pytest imports this module, so what ranks need is imported inside functions.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,53 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from phalanx.errors import UsageError
-from phalanx.launch.context import LaunchContext, current_context
-from phalanx.testing.plan import Plan
-from phalanx.testing.real_gpus import gpu_of
-from phalanx.testing.session_plans import gpus_of, plan_of
+from phalanx.testing.markers import is_projects
 
 if TYPE_CHECKING:
     import torch
 
+    from phalanx.errors import UsageError
+    from phalanx.launch.context import LaunchContext
+    from phalanx.testing.plan import Plan
 
-def _no_ranks(fixture: str) -> UsageError:
-    return UsageError(f"fixture '{fixture}' needs ranks; mark the test, for example with @pytest.mark.ranks(4)")
+
+def _no_ranks(config: pytest.Config, fixture: str) -> UsageError:
+    from phalanx.errors import UsageError  # as the docstring says
+
+    if is_projects(config, "ranks"):
+        return UsageError(
+            f"fixture '{fixture}' of phalanx needs ranks, but this project declares a marker 'ranks' of its own, so "
+            f"phalanx leaves it alone; give that marker another name, or use phalanx.testing.ranks() in the test"
+        )
+    return UsageError(
+        f"fixture '{fixture}' of phalanx needs ranks; mark the test, for example with @pytest.mark.ranks(4)"
+    )
 
 
-def _context(fixture: str) -> LaunchContext:
+def _context(config: pytest.Config, fixture: str) -> LaunchContext:
+    __tracebackhide__ = True
+    from phalanx.launch.context import current_context  # as the docstring says
+
     context = current_context()
     if context is None:
-        raise _no_ranks(fixture)
+        raise _no_ranks(config, fixture)
     return context
 
 
 def _plan(request: pytest.FixtureRequest, fixture: str) -> Plan:
+    __tracebackhide__ = True
+    from phalanx.testing.session_plans import plan_of  # as the docstring says
+
     plan = plan_of(request.node)
     if plan is None:
-        raise _no_ranks(fixture)
+        raise _no_ranks(request.config, fixture)
     return plan
 
 
 @pytest.fixture
-def rank() -> int:
+def rank(request: pytest.FixtureRequest) -> int:
     """The number of this rank."""
-    return _context("rank").rank
+    return _context(request.config, "rank").rank
 
 
 @pytest.fixture
@@ -80,8 +98,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
     if plan.device == "cpu":
         return torch.device("cpu")
-    number = _context("device").rank
+    number = _context(request.config, "device").rank
     if plan.gpus is None:  # it is already the current device, or becomes it when CUDA is first used
+        # As the docstring of the module says.
+        from phalanx.testing.real_gpus import gpu_of
+        from phalanx.testing.session_plans import gpus_of
+
         return torch.device("cuda", gpu_of(number, gpus_of(request.config)))
     chosen = torch.device("cuda", number % plan.gpus.num_devices)
     torch.cuda.set_device(chosen)
@@ -89,9 +111,9 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture
-def rank_tmp_path(tmp_path: Path) -> Path:
+def rank_tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The rank's own folder inside `tmp_path`, which all ranks share."""
-    folder = tmp_path / f"rank-{_context('rank_tmp_path').rank}"
+    folder = tmp_path / f"rank-{_context(request.config, 'rank_tmp_path').rank}"
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -99,16 +121,25 @@ def rank_tmp_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def virtual_gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
     """The virtual GPUs of this process, set up before the test begins."""
+    # As the docstring of the module says.
+    from phalanx.errors import UsageError
+    from phalanx.testing.session_plans import plan_of
+
     plan = plan_of(request.node)
     if plan is None or plan.gpus is None:
         raise UsageError(
-            "fixture 'virtual_gpus' needs a test that has virtual GPUs; "
+            "fixture 'virtual_gpus' of phalanx needs a test that has virtual GPUs; "
             + ("name it as an argument" if plan is None else 'mark the test with @pytest.mark.ranks(4, gpus="virtual")')
         )
-    _context("virtual_gpus")
+    _context(request.config, "virtual_gpus")
     import torch
 
     return tuple(torch.device("cuda", index) for index in range(plan.gpus.num_devices))
+
+
+@pytest.fixture
+def _ranks_plan(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 RANKS_OWN = ("rank", "group", "process_group", "device", "rank_tmp_path", "virtual_gpus")

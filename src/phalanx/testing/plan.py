@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
-from phalanx.testing.virtual_gpus import VirtualGpus, read_gpus, read_own_marker
+from phalanx.launch.rank_devices import RankGpus
+from phalanx.testing.kinds import BACKENDS, KINDS, Backend, Kind
+from phalanx.testing.virtual_gpus import read_gpus, read_own_marker
 
-Kind = Literal["process", "thread", "pool"]
-Backend = Literal["phalanx", "gloo", "nccl", "mpi"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 _OPTIONS = ("kind", "timeout", "backend", "device", "gpus", "races")
 _EXAMPLE = "@pytest.mark.ranks(4) or @pytest.mark.ranks([1, 2, 4])"
 
@@ -44,7 +42,7 @@ class Plan:
     timeout_s: float
     backend: Backend
     device: str
-    gpus: VirtualGpus | None = None
+    gpus: RankGpus | None = None
 
     @property
     def is_on_real_gpus(self) -> bool:

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from phalanx.diagnosis import formatting
+from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import is_users
+from phalanx.diagnosis.tracebacks import format_error
 from phalanx.errors import PhalanxError
 from phalanx.launch.exceptions import find_consequence, headline_of
 from phalanx.launch.sending import pack_exception
+from phalanx.settings import full_trace
 
 # "rejected" means that Hypothesis has to try another example.
 Outcome = Literal["passed", "failed", "skipped", "xfailed", "rejected"]
@@ -103,11 +106,11 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
     return RankReport(
         outcome="failed",
-        exception=pack_exception(error),
+        exception=pack_exception(see_through(error)),
         headline=headline_of(error),
-        kind=type(error).__name__,
+        kind=type(see_through(error)).__name__,
         place=place,
-        shown=shown if shown is not None else "".join(traceback.format_exception(error)),
+        shown=shown if shown is not None else format_error(error, is_full=full_trace()),
         waited_in=_interrupted_operation(error, place),
     )
 

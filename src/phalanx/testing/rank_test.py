@@ -16,16 +16,19 @@ from typing import Any
 
 import pytest
 
+from phalanx.diagnosis.retold_errors import seen_through
+from phalanx.diagnosis.tracebacks import is_from_inside, without_internal_frames
 from phalanx.launch.context import current_context, mark_failed, tell_peers
+from phalanx.settings import full_trace
 from phalanx.testing.faults import RankLost, unstruck
 from phalanx.testing.left_behind import find_threads, note_threads
 from phalanx.testing.rank_fixtures import DeferredFixture, RankSetup
+from phalanx.testing.rank_gpus import set_up_gpus
 from phalanx.testing.rank_logging import RankLog, rank_logging
 from phalanx.testing.rank_report import CaughtWarning, RankReport, caught_warnings, report_failure
 from phalanx.testing.rank_subtests import RankSubtests
 from phalanx.testing.real_gpus import take_gpu
 from phalanx.testing.session_plans import gpus_of, plan_of
-from phalanx.testing.virtual_gpus import set_up_gpus
 
 # Python 3.11's parser counts its depth per process, so threads must not parse at the same time.
 _showing = threading.Lock()
@@ -144,15 +147,23 @@ class RankTest:
         return RankReport("passed")
 
     def _fail(self, error: BaseException) -> RankReport:
-        failure = pytest.ExceptionInfo.from_exception(error)
         with _showing if self.is_thread else contextlib.nullcontext():
-            report = report_failure(error, self.item.repr_failure(failure))
+            report = report_failure(error, self._show(error))
         if self.debug is not None and not report.waited_in:
-            self.debug(failure, report)
+            self.debug(pytest.ExceptionInfo.from_exception(error), report)
         if not self.is_thread:
             mark_failed(error)  # peers must not take this for a regular end
         tell_peers(report.headline)
         return report
+
+    def _show(self, error: BaseException) -> Any:
+        """Return how pytest shows a failure; without the calls inside phalanx and torch, unless the user wants them."""
+        if self.item.config.getoption("fulltrace", False) or full_trace():
+            return self.item.repr_failure(pytest.ExceptionInfo.from_exception(error))
+        if is_from_inside(error):  # such as a fixture of phalanx that can't do what the test asks for
+            return "\n".join(f"E   {line}" for line in f"{type(error).__name__}: {error}".splitlines())
+        with seen_through(error) as seen, without_internal_frames(seen):
+            return self.item.repr_failure(pytest.ExceptionInfo.from_exception(seen))
 
     def run_async(self, awaitable: Awaitable[Any]) -> Any:
         """Run the awaitable of an async test or fixture to its end, in this rank's own event loop."""

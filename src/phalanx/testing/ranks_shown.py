@@ -13,14 +13,16 @@ from phalanx.testing.ending import Ending
 from phalanx.testing.verdict import Finding, Verdict
 
 _THREAD = re.compile(r"[Tt]hread 0x[0-9a-f]+")
+_CHILD = re.compile(r"^its child pid (\d+), ", re.MULTILINE)
 
 
 class RanksShown(TerminalRepr):
     """The ranks' failures, which pytest's report shows instead of a traceback."""
 
-    def __init__(self, verdict: Verdict, notes: Sequence[str] = ()) -> None:
+    def __init__(self, verdict: Verdict, notes: Sequence[str] = (), *, is_full: bool = False) -> None:
         self._verdict = verdict
         self._notes = notes
+        self._is_full = is_full  # whether to show the calls inside phalanx, torch, pytest and Python
         self.reprcrash = _Crash(verdict.summary(), verdict.findings[0].endings[0])
 
     def toterminal(self, tw: Any) -> None:
@@ -40,11 +42,18 @@ class RanksShown(TerminalRepr):
         for ending in verdict.endings:
             if ending.stacks and not any(ending in finding.endings for finding in verdict.findings):
                 tw.sep("-", f"rank {ending.rank}, where it was ended")
-                tw.line(ending.stacks)
+                tw.line(self._stacks_of(ending))
         for note in self._notes:
             if note.startswith("Explanation:"):  # Hypothesis's explanation knows only the lines of this process
                 break
-            tw.line(note)
+            if not self._is_shown(note):
+                tw.line(note)
+
+    def _is_shown(self, note: str) -> bool:
+        """Tell whether a rank's failure shows this note of its exception already."""
+        reports = [finding.endings[0].report for finding in self._verdict.findings]
+        texts = [str(report.shown) for report in reports if report is not None]
+        return any(all(line.strip() in text for line in note.splitlines()) for text in texts)
 
     def _show_finding(self, tw: Any, finding: Finding) -> None:
         if not any(ending.stacks or (ending.report and ending.report.shown) for ending in finding.endings):
@@ -53,18 +62,39 @@ class RanksShown(TerminalRepr):
         first = finding.endings[0]
         if first.report is not None and first.report.shown is not None:
             _show(tw, first.report.shown)
-        by_stacks: dict[str, list[int]] = {}
+        by_stacks: dict[str, list[Ending]] = {}
         for ending in finding.endings:
             if ending.stacks:
-                by_stacks.setdefault(_THREAD.sub("thread", ending.stacks), []).append(ending.rank)
-        for stacks, ranks in by_stacks.items():
-            tw.line(f"{formatting.rank_list(ranks)}:", bold=True)
-            tw.line(stacks)
+                alike = _CHILD.sub("its child, ", _THREAD.sub("thread", self._stacks_of(ending)))
+                by_stacks.setdefault(alike, []).append(ending)
+        for endings in by_stacks.values():
+            self._show_stacks(tw, endings)
         shown = first.report.headline if first.report is not None else ""
         others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != shown]
         for ending in others:
             assert ending.report is not None
             tw.line(f"rank {ending.rank}: {ending.report.headline}", red=True)
+
+    def _show_stacks(self, tw: Any, endings: Sequence[Ending]) -> None:
+        """Show the stacks of ranks whose stacks are equal but for the numbers of threads and children."""
+        stacks = _THREAD.sub("thread", _with_all_children([self._stacks_of(ending) for ending in endings]))
+        place, colon, rest = stacks.partition(":\n")
+        ranks = formatting.rank_list(ending.rank for ending in endings)
+        if place.startswith("at ") and colon:
+            ranks, stacks = f"{ranks}, {place}", rest
+        tw.line(f"{ranks}:", bold=True)
+        tw.line(stacks)
+
+    def _stacks_of(self, ending: Ending) -> str:
+        return ending.full_stacks if self._is_full else ending.stacks
+
+
+def _with_all_children(stacks: Sequence[str]) -> str:
+    """Return the first of some stacks that differ in the children's process ids, with the ids of all."""
+    if len(stacks) == 1:
+        return stacks[0]
+    alike = zip(*(_CHILD.findall(text) for text in stacks), strict=True)
+    return _CHILD.sub(lambda _: f"their children pid {', '.join(next(alike))}, ", stacks[0])
 
 
 class _Crash:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.errors import UsageError
-from phalanx.real_gpus.discovery import count_device_files, find_gpus, memory_of, visible_gpus
+from phalanx.real_gpus.discovery import find_gpus, memory_of, visible_gpus
 from phalanx.real_gpus.memory_shares import MemoryShare, check_shares, read_shares
 from phalanx.settings import gpu_memory, set_environment, set_environment_defaults
 
@@ -102,9 +102,8 @@ def _read_shares(num_gpus: int, num_ranks: int) -> Sequence[MemoryShare]:
 
 
 def keep_forkable() -> None:
-    """If there are GPUs, make torch.cuda.is_available() ask NVML: otherwise forks of this process can't use CUDA.
+    """Make torch.cuda.is_available() ask NVML: otherwise forks of this process can't use CUDA.
 
     Test modules often call it when they are imported, to skip tests.
     """
-    if count_device_files():
-        set_environment_defaults(PYTORCH_NVML_BASED_CUDA_CHECK="1")
+    set_environment_defaults(PYTORCH_NVML_BASED_CUDA_CHECK="1")

@@ -13,6 +13,7 @@ import pytest
 
 from phalanx.errors import UsageError
 from phalanx.launch.connection import Connection
+from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.zygote_client import NotForkableError, ZygoteClient
 from phalanx.real_gpus.discovery import has_opened_cuda
@@ -25,6 +26,7 @@ from phalanx.testing.forked_ranks import run_forked
 from phalanx.testing.inherited import check_fixtures, has_initialised_cuda, wide_fixtures
 from phalanx.testing.plan import Plan
 from phalanx.testing.rank_fixtures import DeferredFixture
+from phalanx.testing.rank_gpus import set_up_gpus
 from phalanx.testing.rank_report import RankReport, caught_warnings
 from phalanx.testing.rank_test import RankTest
 from phalanx.testing.real_gpus import check_gpus
@@ -34,7 +36,7 @@ from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
 from phalanx.testing.threads_apart import run_apart
 from phalanx.testing.verdict import Verdict, judge
-from phalanx.testing.virtual_gpus import VirtualGpus, preload_gpus, set_up_gpus
+from phalanx.testing.virtual_gpus import preload_gpus
 from phalanx.testing.warm_ranks import WarmRanks, serve
 from phalanx.testing.warm_task import adopt, make_task
 
@@ -46,7 +48,7 @@ class Runner:
         self._config = config
         self._redirect = config.getoption("capture", "fd") != "no"
         self._debugger = Debugger(config)
-        self._warm: dict[tuple[int, VirtualGpus | None, str], WarmRanks] = {}
+        self._warm: dict[tuple[int, RankGpus | None, str], WarmRanks] = {}
         self._shadow: ZygoteClient | None = None
         self._can_fork_shadow = True  # False once it is known that importing the tests initialises CUDA
 

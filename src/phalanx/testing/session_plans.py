@@ -7,20 +7,41 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UsageError
+from phalanx.testing.markers import SWITCH_OFF, asks_for_virtual_gpus, find_mark
 from phalanx.testing.plan import Defaults, Plan, read_gpus_marker, read_marker
 from phalanx.testing.real_gpus import RealGpus, look_for_gpus
-
-PLAN = "_ranks_plan"  # the parameter with the plan, for a test that has several plans
-DEFAULTS = pytest.StashKey[Defaults]()
-_GPUS = pytest.StashKey[RealGpus]()
-_FIXTURES = "phalanx.testing.fixtures"
+from phalanx.testing.stash_keys import DEFAULTS, GPUS, PLAN
 
 
 def gpus_of(config: pytest.Config) -> RealGpus:
     """Return the real GPUs of this machine; it looks for them once."""
-    if _GPUS not in config.stash:
-        config.stash[_GPUS] = look_for_gpus()
-    return config.stash[_GPUS]
+    if GPUS not in config.stash:
+        config.stash[GPUS] = look_for_gpus()
+    return config.stash[GPUS]
+
+
+def defaults_of(config: pytest.Config) -> Defaults:
+    """Return the defaults of the session; it reads them once.
+
+    Raises:
+        pytest.UsageError: An option or the ini file says something that makes no sense.
+    """
+    if DEFAULTS not in config.stash:
+        config.stash[DEFAULTS] = _read_defaults(config)
+    return config.stash[DEFAULTS]
+
+
+def _read_defaults(config: pytest.Config) -> Defaults:
+    usual = Defaults()
+    kind = config.getoption("--ranks-kind") or config.getini("ranks_kind") or usual.kind
+    backend = config.getoption("--ranks-backend") or config.getini("ranks_backend") or usual.backend
+    given = config.getoption("--ranks-timeout")
+    timeout = (config.getini("ranks_timeout") or usual.timeout_s) if given is None else given
+    try:
+        (plan,) = read_marker((1,), {"kind": kind, "backend": backend, "timeout": float(timeout)}, usual)
+    except (UsageError, ValueError) as error:
+        raise pytest.UsageError(f"ranks_kind, ranks_backend, ranks_timeout: {error}; {SWITCH_OFF}") from None
+    return Defaults(plan.kind, plan.timeout_s, plan.backend)
 
 
 def plan_of(item: Any) -> Plan | None:
@@ -29,12 +50,11 @@ def plan_of(item: Any) -> Plan | None:
     Raises:
         UsageError: Its marker makes no sense.
     """
-    marker = item.get_closest_marker("ranks")
-    defaults = item.config.stash[DEFAULTS]
-    own = item.get_closest_marker("virtual_gpus")
+    marker, own = find_mark(item, "ranks"), find_mark(item, "virtual_gpus")
+    defaults = defaults_of(item.config)
     if marker is None:
         if own is None:
-            return read_gpus_marker((), {}, defaults) if _asks_for_gpus(item) else None
+            return read_gpus_marker((), {}, defaults) if asks_for_virtual_gpus(item) else None
         return read_gpus_marker(own.args, own.kwargs, defaults)
     if own is not None:
         raise UsageError(
@@ -52,10 +72,3 @@ def plan_of(item: Any) -> Plan | None:
             "or added later, give one of each"
         )
     return plans[0]
-
-
-def _asks_for_gpus(item: Any) -> bool:
-    """Tell whether a test, or a fixture of it, names our fixture `virtual_gpus`, and not another of that name."""
-    info = getattr(item, "_fixtureinfo", None)
-    definitions = info.name2fixturedefs.get("virtual_gpus", ()) if info is not None else ()
-    return any(getattr(each.func, "__module__", "") == _FIXTURES for each in definitions[-1:])

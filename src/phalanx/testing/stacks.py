@@ -4,44 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import linecache
 import os
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from types import FrameType
 
-from phalanx.diagnosis import stacks
-from phalanx.diagnosis.stacks import STACK_SIGNAL, Frame, is_users, parse_frame, parse_stacks
+from phalanx.diagnosis import asking, stacks
+from phalanx.diagnosis.processes import descendants_of
+from phalanx.diagnosis.stacks import STACK_SIGNAL, Frame
 from phalanx.testing.output import OutputFiles
+from phalanx.testing.shown_stacks import ShownStacks, show, show_calls
 
 # Dumping all threads may crash a process that starts or ends threads meanwhile: only for ranks that will be ended.
 _LAST_WORDS_SIGNAL = STACK_SIGNAL + 1
 _LONGEST_S = 1.0
 _SETTLED_S = 0.05
-_OWN_FOLDER = str(Path(__file__).resolve().parent)
-_HIDDEN = (
-    _OWN_FOLDER,
-    "/_pytest/",
-    "/pluggy/",
-    "/pytest/__main__",
-    "<frozen runpy>",
-    "/bin/pytest",
-    "/xdist/",
-    "/execnet/",
-)
+_MOST_CHILDREN = 64  # of each rank
 
 
 def answer_with_stacks(files: OutputFiles) -> None:
-    """Make this process write its stacks when it gets the signal, and when it crashes."""
+    """Make this process write its stacks when it gets the signal, and when it crashes; its children answer too."""
     faulthandler.enable(file=files.stacks)
     stacks.answer_with_stacks(files.stacks)
+    stacks.answer_in_children_too()
     faulthandler.register(_LAST_WORDS_SIGNAL, file=files.stacks, all_threads=True)
 
 
-def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, str]:
-    """Return the stacks that ranks write, given their process ids and files."""
+def look_at_ranks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, ShownStacks]:
+    """Return the stacks of ranks, given their process ids and files, and of the processes that they have started."""
+    children = _ask_children({pid for pid, _ in ranks.values()})  # first, because they may end with their ranks
+    answers = _ask_for_last_words(ranks)
+    return {rank: show(answers[rank], children[pid].items()) for rank, (pid, _) in ranks.items()}
+
+
+def show_frame(frame: FrameType) -> ShownStacks:
+    """Return the stack of a thread of this process."""
+    calls = [call for call in traceback.extract_stack(frame) if not call.filename.endswith("/threading.py")]
+    return show_calls([Frame(call.filename, call.lineno or 0, call.name) for call in reversed(calls)])
+
+
+def _ask_children(pids: Collection[int]) -> dict[int, dict[int, str]]:
+    """Return the answers of the processes that ranks have started, by process id of the rank and of the child."""
+    children = {pid: descendants_of(pid, _MOST_CHILDREN) for pid in pids if pid}
+    answers = asking.ask_for_stacks([child for some in children.values() for child in some], timeout_s=_LONGEST_S)
+    return {pid: {child: answers.get(child, "") for child in children.get(pid, ())} for pid in pids}
+
+
+def _ask_for_last_words(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, str]:
     for pid, _ in ranks.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, _LAST_WORDS_SIGNAL)
@@ -54,48 +64,3 @@ def ask_for_stacks(ranks: Mapping[int, tuple[int, OutputFiles]]) -> dict[int, st
             break
         sizes = now
     return {rank: files.read_stacks() for rank, (_, files) in ranks.items()}
-
-
-def show_stacks(text: str) -> str:
-    """Turn faulthandler's lines into tracebacks with source, the innermost call last, without the harness's frames."""
-    shown: list[str] = []
-    frames: list[str] = []
-
-    def flush() -> None:
-        shown.extend(reversed(frames))
-        frames.clear()
-
-    for line in text.splitlines():
-        found = parse_frame(line)
-        if found is None:
-            flush()
-            if line.strip() and not line.startswith(("Extension modules:", "@")):
-                shown.append(line.replace("most recent call first", "innermost call last"))
-        elif not _is_hidden(found.file):
-            source = linecache.getline(found.file, found.line).strip()
-            text = f'  File "{found.file}", line {found.line}, in {found.function}'
-            frames.append(f"{text}\n    {source}" if source else text)
-    flush()
-    return "\n".join(shown)
-
-
-def innermost_place(text: str) -> str:
-    """Return file and line of the user's innermost call in the main thread; empty if unknown."""
-    return _place([frame for thread in parse_stacks(text) if thread.is_current for frame in thread.frames])
-
-
-def show_frame(frame: FrameType) -> tuple[str, str]:
-    """Return the stack of a thread of this process, as show_stacks() does, and its innermost place."""
-    calls = [call for call in traceback.extract_stack(frame) if not call.filename.endswith("/threading.py")]
-    shown = traceback.format_list([call for call in calls if not _is_hidden(call.filename)])
-    return "".join(shown), _place([Frame(call.filename, call.lineno or 0, call.name) for call in reversed(calls)])
-
-
-def _place(frames: Sequence[Frame]) -> str:
-    shown = [frame for frame in frames if not _is_hidden(frame.file)]
-    own = [frame for frame in shown if is_users(frame.file)] or shown
-    return str(own[0]).rpartition(" in ")[0] if own else ""
-
-
-def _is_hidden(file: str) -> bool:
-    return any(part in file for part in _HIDDEN)

@@ -31,7 +31,9 @@ def take_part(
     placement: Placement, descriptor: int, connection: Connection, run: Callable[[], RankReport]
 ) -> RankReport:
     """Run one task as a rank."""
-    set_process_context(watched_context(placement, descriptor, connection))
+    context = watched_context(placement, descriptor, connection)
+    context.started_by = "pytest"
+    set_process_context(context)
     set_placement(placement.rank, placement.size, *placement.rendezvous)
     try:
         report = run()

@@ -20,7 +20,8 @@ from phalanx.testing.activity import find_activity
 from phalanx.testing.ending import Ending
 from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
-from phalanx.testing.stacks import ask_for_stacks, innermost_place, show_stacks
+from phalanx.testing.shown_stacks import show
+from phalanx.testing.stacks import look_at_ranks
 
 
 class Terminal(Protocol):
@@ -102,12 +103,12 @@ class TaskWatch(Supervisor[Member]):
 
     def before_signal(self, number: signal.Signals) -> None:
         """Note what the ranks are doing that will be ended."""
-        stacks = ask_for_stacks({member.number: (member.pid, member.files) for member in self.unfinished})
+        stacks = look_at_ranks({member.number: (member.pid, member.files) for member in self.unfinished})
         self.watch.look(self.unfinished)
         for member in self.unfinished:
             ending = self._endings[member.number]
-            ending.stacks, place = show_stacks(stacks[member.number]), innermost_place(stacks[member.number])
-            ending.doing = find_activity(self.watch, member.pid) or (f"at {place}" if place else "")
+            ending.note(stacks[member.number])
+            ending.doing = find_activity(self.watch, member.pid) or ending.doing
             ending.is_late, ending.was_ended = self._is_late, not self._is_late
 
     def on_end(self, rank: Member) -> bool:
@@ -124,8 +125,8 @@ class TaskWatch(Supervisor[Member]):
         if is_ended_by_us:
             return False
         self.declare_dead(rank)
+        ending.note(show(rank.files.read_stacks()))
         ending.doing = find_activity(self.watch, rank.pid) or ""
-        ending.stacks = show_stacks(rank.files.read_stacks())
         ending.was_planned = ending.was_planned or rank.may_end(status)
         if not ending.was_planned:
             self.fail(rank, formatting.death(status))

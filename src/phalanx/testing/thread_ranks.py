@@ -82,6 +82,7 @@ class _Threads:
         context = placement.context(self._segment.descriptor, is_thread=True)
         context.tell = lambda what: self._plan_loss(rank, what)
         context.ask_gone = self._gone
+        context.started_by = "pytest"
         set_thread_context(context)
         self.output.join(rank)
         report: RankReport | None = None
@@ -127,8 +128,9 @@ class _Threads:
             for rank in ranks:
                 ending = self._endings[rank]
                 frame = frames.get(self._team.threads[rank].ident or 0)
-                ending.stacks, place = show_frame(frame) if frame is not None else ("", "")
-                ending.doing = waiting_of(rows[rank]) or (f"at {place}" if place else "")
+                if frame is not None:
+                    ending.note(show_frame(frame))
+                ending.doing = waiting_of(rows[rank]) or ending.doing
                 ending.is_late, ending.was_ended = is_late, not is_late
                 self._team.finished.append(rank)
                 ending.when = len(self._team.finished)

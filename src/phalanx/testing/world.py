@@ -3,6 +3,9 @@
     with phalanx.testing.ranks(4) as world:
         losses = world.run(train, learning_rate=0.1)
 
+    with phalanx.testing.ranks(4, gpus="virtual") as world:  # each rank sees 4 virtual GPUs, and NCCL is phalanx
+        losses = world.run(train_on_gpus)
+
 Ranks are forked from a separate process, so it does not matter what this process has initialised.
 """
 
@@ -17,12 +20,14 @@ from phalanx.engine import MAX_RANKS
 from phalanx.errors import UsageError
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import current_context
+from phalanx.launch.rank_devices import RankGpus, check_threads
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.sending import pack
 from phalanx.launch.zygote_client import shared_zygote
 from phalanx.testing.crew import Crew
 from phalanx.testing.crew_starts import start_crew
 from phalanx.testing.ending import Ending
+from phalanx.testing.rank_gpus import read_gpu_spec, reset_gpus
 from phalanx.testing.rank_report import RankReport, report_failure
 from phalanx.testing.thread_output import ThreadOutput
 from phalanx.testing.thread_ranks import run_threaded
@@ -47,10 +52,11 @@ class World:
         kind: "pool" keeps them between runs, "process" has fresh ones for every run, "thread" uses threads.
     """
 
-    def __init__(self, size: int, *, kind: str, timeout_s: float) -> None:
+    def __init__(self, size: int, *, kind: str, timeout_s: float, gpus: RankGpus | None = None) -> None:
         self.size = size
         self.kind = kind
         self._timeout_s = timeout_s
+        self._gpus = gpus
         self._warm = WarmRanks(size, self._start)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -86,7 +92,7 @@ class World:
         self.close()
 
     def _start(self) -> Crew:
-        return start_crew(self.size, _serve, shared_zygote(), redirect=True)
+        return start_crew(self.size, _serve, shared_zygote(), redirect=True, gpus=self._gpus)
 
     def _run_threads(self, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
         values: dict[int, Any] = {}
@@ -121,7 +127,12 @@ class World:
 
 
 def ranks(
-    size: int, *, kind: Literal["pool", "process", "thread"] = "pool", timeout_s: float = _DEFAULT_TIMEOUT_S
+    size: int,
+    *,
+    kind: Literal["pool", "process", "thread"] = "pool",
+    timeout_s: float = _DEFAULT_TIMEOUT_S,
+    gpus: str | None = None,
+    races: Literal["off", "warn", "raise"] | None = None,
 ) -> World:
     """Make a world of ranks; use it with `with`, or close() it.
 
@@ -129,6 +140,10 @@ def ranks(
         size: How many ranks.
         kind: "pool" keeps them between runs, "process" has fresh ones for every run, "thread" uses threads.
         timeout_s: How long one run may take.
+        gpus: "virtual" gives every rank as many virtual GPUs as there are ranks, with phalanx in NCCL's place;
+            "virtual:8" is another number, and "virtual:8:h100" says what they claim to be. The default is what
+            this process has set up. Threads share those, so this process must have set up what you ask for.
+        races: What happens to races on virtual GPUs: "off", "warn" or "raise". The default is PHALANX_RACES.
 
     Raises:
         UsageError: An argument is not possible.
@@ -139,7 +154,18 @@ def ranks(
         raise UsageError(f'ranks: kind is {kind!r}; give "pool", "process" or "thread"')
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
         raise UsageError(f"ranks: timeout_s is {timeout_s!r}; give a positive number of seconds")
-    return World(size, kind=kind, timeout_s=float(timeout_s))
+    wanted = _read_gpus(size, gpus, races)
+    if kind == "thread":
+        check_threads(wanted, "ranks")
+    return World(size, kind=kind, timeout_s=float(timeout_s), gpus=wanted)
+
+
+def _read_gpus(size: int, gpus: object, races: object) -> RankGpus | None:
+    if gpus is not None:
+        return read_gpu_spec(gpus, races, size, "ranks")
+    if races is not None:
+        raise UsageError('ranks: races is for virtual GPUs; add gpus="virtual"')
+    return None
 
 
 def _serve(connection: Connection) -> None:
@@ -151,6 +177,7 @@ def _prepare(task: bytes, _: Connection) -> Callable[[], RankReport]:
 
     def run() -> RankReport:
         try:
+            reset_gpus()
             return RankReport("passed", result=pack(function(*args, **kwargs)))
         except BaseException as error:
             return report_failure(error)

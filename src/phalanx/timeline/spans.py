@@ -10,6 +10,8 @@ from phalanx.errors import UsageError
 from phalanx.timeline.calls import Call
 from phalanx.timeline.raw_file import RawFile, RawGroup, read_raw_file
 
+NO_GROUP = "A rank records from its first group of phalanx on, and no rank has made one"
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -106,19 +108,27 @@ class Timeline:
         return sorted(members | {process.rank for process in self.processes})
 
 
-def read_spans(folder: Path) -> Timeline:
+def read_spans(folder: Path, *, may_be_empty: bool = False) -> Timeline:
     """Join the raw files of a folder.
 
     Raises:
-        UsageError: There are none, or one is damaged.
+        UsageError: There are none, and `may_be_empty` is false; or one is damaged.
     """
     paths = sorted(folder.glob("rank-*.raw"))
-    if not paths:
+    if not paths and not may_be_empty:
         raise UsageError(
-            f"{folder} holds no recording (rank-*.raw)"
-            '\n  do       record one: phalanx run --trace FOLDER train.py, or with phalanx.trace("FOLDER"):'
+            f"{folder} holds no recording (rank-*.raw): {_why_empty(folder)}"
+            "\n  do       record one with `phalanx run -n 4 --trace FOLDER train.py`, or with"
+            ' `with phalanx.trace("FOLDER"):` around the code that starts the ranks'
         )
     return join([read_raw_file(path) for path in paths])
+
+
+def _why_empty(folder: Path) -> str:
+    if (folder / "timeline.html").exists():
+        return "it has a page, but the files that the page was made from are gone"
+    state = "it has only other files" if any(folder.iterdir()) else "it is empty"
+    return f"{state}. {NO_GROUP}"
 
 
 def join(files: Sequence[RawFile]) -> Timeline:

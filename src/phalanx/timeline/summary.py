@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from phalanx.timeline import units
-from phalanx.timeline.spans import Process, Span, Timeline
+from phalanx.timeline.spans import NO_GROUP, Process, Span, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ def tally(timeline: Timeline, name_of: Callable[[Span], str]) -> list[Tally]:
 
 def describe_gaps(timeline: Timeline) -> list[str]:
     """Describe what the recording lacks, because a rank was killed, a disk was full, or a file is missing."""
-    gaps = [text for process in timeline.processes for text in _gaps_of(process)]
+    gaps = [] if timeline.spans else [f"There is no call in this recording. {_why_no_call(timeline)}."]
+    gaps += [text for process in timeline.processes for text in _gaps_of(process)]
     unfinished: dict[int, list[Span]] = defaultdict(list)
     for span in timeline.spans:
         if not span.is_finished:
@@ -114,6 +115,12 @@ def describe_gaps(timeline: Timeline) -> list[str]:
     if timeline.clocks_differ:
         gaps.append("The files come from different machines or boots: times of different ranks can't be compared.")
     return gaps
+
+
+def _why_no_call(timeline: Timeline) -> str:
+    if timeline.groups:
+        return "The ranks made groups, but called no operation"
+    return NO_GROUP if not timeline.processes else "No rank that recorded had a group"
 
 
 def _gaps_of(process: Process) -> list[str]:

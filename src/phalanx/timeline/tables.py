@@ -19,7 +19,7 @@ _MOST_RANKS_IN_MATRIX = 64
 def summary_html(timeline: Timeline, traffic: Matrix) -> str:
     """Show the size of the run in a few figures."""
     waits = count_waits(timeline)
-    waited = sum(rank.share for rank in waits) / len(waits)
+    waited = sum(rank.share for rank in waits) / max(1, len(waits))
     num_events = len({span.event for span in timeline.spans})
     tiles = [
         ("Ranks", f"{len(timeline.ranks)}", units.count(len(timeline.groups), "group")),

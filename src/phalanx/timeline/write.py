@@ -35,16 +35,17 @@ class Written:
     warnings: tuple[str, ...]
 
 
-def write_timeline(folder: Path, *, keep_raw: bool = True) -> Written:
+def write_timeline(folder: Path, *, keep_raw: bool = True, may_be_empty: bool = False) -> Written:
     """Read the raw files of a folder and write `trace.json` and `timeline.html` beside them.
 
     Each file is written completely or not at all. Without `keep_raw`, the raw files are removed when both are written.
+    With `may_be_empty`, a folder without raw files gets a page that says so.
 
     Raises:
         UsageError: There are no raw files, or one is damaged.
         PhalanxError: The results can't be written; the raw files are kept.
     """
-    timeline = read_spans(folder)
+    timeline = read_spans(folder, may_be_empty=may_be_empty)
     find_waits(timeline)
     rows = make_rows(timeline)
     trace, page = folder / "trace.json", folder / "timeline.html"

@@ -6,6 +6,7 @@ import. Keep it small: it runs in every `import torch` of an environment that ha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,7 @@ def register() -> None:
     why = 'init_process_group("phalanx") works without an import'
     register_backend(NAME, _create, devices, "torch is imported", why)
     _serve_env_rendezvous()
+    _advise_without_gpus()
 
 
 def register_backend(name: str, create: Callable[..., Any], devices: list[str], when: str, why: str) -> None:
@@ -52,6 +54,34 @@ def _serve_env_rendezvous() -> None:
 
     why = "init_method env:// finds the store of phalanx's launcher"
     patches.Patches("torch is imported").set_item(handlers, "env", meet, why)
+
+
+def _advise_without_gpus() -> None:
+    """Let init_process_group("nccl") say what to do where there is no GPU."""
+    why = 'init_process_group("nccl") says what to do where there is no GPU'
+    make_group = "torch.distributed.distributed_c10d._new_process_group_helper"
+    patches.Patches("torch is imported").wrap([make_group], advising, why)
+
+
+def advising(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap torch's function that makes a group, so that its errors say what to do without a GPU."""
+
+    @functools.wraps(make)
+    def make_or_advise(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return make(*args, **kwargs)
+        except Exception as error:
+            from phalanx.launch.context import current_context
+            from phalanx.real_gpus.advice import advise
+
+            context = current_context()
+            if context is None:  # the ranks are torchrun's or the program's own, and the first group has all of them
+                advise(error, args[0] if args else kwargs["group_size"])
+            else:
+                advise(error, context.size, context.started_by)
+            raise
+
+    return make_or_advise
 
 
 def register_for_dist2() -> None:

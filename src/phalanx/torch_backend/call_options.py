@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from phalanx.collectives import AnyReduceOp, ReduceOp
+from phalanx.collectives import ReduceOp, Reduction
 from phalanx.errors import UsageError
 from phalanx.torch_backend.untyped import dist, native
 
@@ -35,7 +35,7 @@ _UNSET = timedelta(0)
 class CallOptions(NamedTuple):
     """The options of one call, under phalanx's names."""
 
-    op: AnyReduceOp
+    op: Reduction
     root: int
     timeout_s: float | None
     is_async: bool
@@ -63,7 +63,7 @@ def read_options(given: Any, op: Any = None, root: int | None = None, timeout: t
     return CallOptions(read_op(op), root or 0, seconds, given.asyncOp)
 
 
-def read_op(op: Any) -> AnyReduceOp:
+def read_op(op: Any) -> Reduction:
     """Translate torch's ReduceOp.
 
     Raises:

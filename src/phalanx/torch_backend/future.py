@@ -18,6 +18,8 @@ from typing import Any, cast
 import torch
 
 from phalanx.collectives import Work
+from phalanx.diagnosis.retold_errors import remember
+from phalanx.errors import PhalanxError
 from phalanx.torch_backend.completion import Completer, is_completing
 
 _log = logging.getLogger("phalanx")
@@ -169,9 +171,11 @@ def _pending_future(
 
     def deliver(_: torch.futures.Future[Any]) -> list[Any]:
         # Only Python would see set_exception(); C++ would take the exception for the tensors. Both see an exception
-        # that a callback raises.
+        # that a callback raises, but C++ keeps only its text.
         error = work.exception()
         if error is not None:
+            if isinstance(error, PhalanxError):
+                remember(error)
             raise error
         return tensors
 

@@ -187,8 +187,12 @@ class LaunchingGroup(naming.NamedGroup):
         engine = self._others.engine_for(torch.device(device))
         if engine is not None:
             return engine._start_coalescing(device)
-        self._coalescing.works = []  # a block that raised may have left works here
+        self._coalescing.works = []
         return None
+
+    def abandon_coalescing(self) -> None:
+        """Forget the operations of a coalescing block that raised. They go on."""
+        self._coalescing.works = None
 
     def _end_coalescing(self, device: torch.device) -> Any:
         engine = self._others.engine_for(torch.device(device))

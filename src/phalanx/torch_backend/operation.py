@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, cast
 
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from phalanx.collectives import Timeout, Work
 from phalanx.errors import ClosedError, PhalanxError
@@ -152,8 +153,10 @@ class Operation:
         self.state = State.DONE if self._error is None else State.FAILED
         self._work = None
         tensors, self._tensors = self._tensors, []
-        for tensor in tensors:
-            tensor.data = tensor.new_empty(0)
+        if tensors:
+            with _disable_current_modes():  # such as FakeTensorMode, which refuses to mix real tensors with its own
+                for tensor in tensors:
+                    tensor.data = tensor.new_empty(0)
 
     def order_stream(self) -> None:
         """Let the current stream continue after the operation, which has ended."""

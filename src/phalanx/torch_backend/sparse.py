@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from phalanx.collectives import AnyReduceOp, LocalGroup, ReduceOp, Work
+from phalanx.collectives import LocalGroup, ReduceOp, Reduction, Work
 from phalanx.errors import UsageError
 from phalanx.groups.coalescing import CombinedWork
 
@@ -12,7 +12,7 @@ from phalanx.groups.coalescing import CombinedWork
 def all_reduce(
     group: LocalGroup,
     tensors: list[torch.Tensor],
-    op: AnyReduceOp,
+    op: Reduction,
     *,
     timeout_s: float | None = None,
     async_op: bool = False,

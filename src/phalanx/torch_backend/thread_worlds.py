@@ -93,7 +93,9 @@ def _install() -> None:
         _patches.set_item("torch.distributed.Backend._plugins", _KEY, plugin, why)
     else:
         register_backend(THREADED, _create_threaded, ["cpu"], _patches.when, why)
-    _patches.replace("sys.excepthook", sys.excepthook, "init_process_group on each rank puts a hook on top of it")
+    hook = sys.excepthook
+    why = "init_process_group on each rank puts a hook on top of it"
+    _patches.note("sys.excepthook", lambda: setattr(sys, "excepthook", hook), why)
     native._set_thread_isolation_mode(True)
     name = "torch._C._distributed_c10d._set_thread_isolation_mode"
     _patches.note(name, lambda: native._set_thread_isolation_mode(False), "C++ keeps groups by name, per thread")

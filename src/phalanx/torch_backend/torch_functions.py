@@ -5,11 +5,12 @@ For our groups, each replacement does what torch documents; for all others, it c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -56,9 +57,18 @@ def skip_own_code() -> None:
 def _add_dynamo_rule() -> None:
     rules: Any = sys.modules[_RULES]
     why = "torch.compile does not trace into phalanx"
-    _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS", [*rules.SKIP_DIRS], why)
-    _dynamo_patches.replace(f"{_RULES}.SKIP_DIRS_RE", rules.SKIP_DIRS_RE, why)  # for undo: add() compiles a new one
+    num_folders = len(rules.SKIP_DIRS)
     rules.add("phalanx")
+    added = rules.SKIP_DIRS[num_folders:]
+
+    def remove() -> None:
+        for folder in added:
+            if folder in rules.SKIP_DIRS:
+                rules.SKIP_DIRS.remove(folder)
+        rules._recompile_re()
+
+    _dynamo_patches.note(f"{_RULES}.SKIP_DIRS", remove, why)
+    _dynamo_patches.note(f"{_RULES}.SKIP_DIRS_RE", lambda: None, why)
 
 
 def _replace_functions() -> None:
@@ -131,10 +141,22 @@ def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
     return None if is_ours and not hasattr(source, "perform_nocolor_split") else source
 
 
-def _coalescing_manager(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Wait for callbacks first: torch counts calls of any thread as a part of the block."""
+@contextlib.contextmanager
+def _coalescing_manager(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """Wait for callbacks first: torch counts calls of any thread as a part of the block.
+
+    torch does not end a block that raises. So its tensors stay in memory, and no later block can begin.
+    """
     pending_futures.await_own()
-    return original(*args, **kwargs)
+    own = _own(group)
+    with original(group, *args, **kwargs) as manager:
+        try:
+            yield manager
+        except BaseException:
+            if own is not None:
+                c10d._world.pg_coalesce_state.pop(own, None)
+                own.abandon_coalescing()
+            raise
 
 
 def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *args: Any) -> None:

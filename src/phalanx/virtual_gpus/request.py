@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from phalanx import settings
 from phalanx.byte_sizes import size_in_bytes
 from phalanx.errors import UsageError
+from phalanx.gpu_models import PLAIN, GpuModel, find_gpu_model
 from phalanx.settings import MAX_VIRTUAL_DEVICES, RACES, Races
 
 Face = Literal["virtual", "cuda"]
@@ -23,19 +24,21 @@ class Setup:
         face: Their device type in torch.
         memory_bytes: How much memory each device has.
         races: What happens when two streams access the same memory and neither waits for the other.
+        gpu: What the devices claim to be, as users name it.
     """
 
     num_devices: int
     face: Face
     memory_bytes: int
     races: Races
+    gpu: str = PLAIN
 
     def __str__(self) -> str:
         memory = f"{self.memory_bytes / 2**30:g} GiB"
-        return f'{self.num_devices} with face "{self.face}", {memory} each, races "{self.races}"'
+        return f'{self.num_devices} with face "{self.face}", gpu "{self.gpu}", {memory} each, races "{self.races}"'
 
 
-def read_request(num_devices: Any, face: Any, memory: Any, races: Any) -> Setup:
+def read_request(num_devices: Any, face: Any, gpu: Any, memory: Any, races: Any) -> Setup:
     """Check the arguments of virtual_devices(); None stands for the value in the environment.
 
     Raises:
@@ -53,10 +56,21 @@ def read_request(num_devices: Any, face: Any, memory: Any, races: Any) -> Setup:
     races = settings.races() if races is None else races
     if races not in RACES:
         raise UsageError(f"virtual_devices: races is {races!r}; give one of {', '.join(RACES)}")
-    return Setup(num_devices, face, _read_memory(memory), races)
+    model = _read_gpu(gpu, face)
+    return Setup(num_devices, face, _read_memory(memory, model), races, model.key)
 
 
-def _read_memory(memory: Any) -> int:
+def _read_gpu(gpu: Any, face: Face) -> GpuModel:
+    if face == "virtual":
+        if gpu is not None:
+            raise UsageError(
+                f'virtual_devices: gpu is {gpu!r}, and devices of their own type are no model of a GPU; add face="cuda"'
+            )
+        return find_gpu_model(PLAIN, "gpu")
+    return settings.virtual_gpu() if gpu is None else find_gpu_model(gpu, "virtual_devices: gpu")
+
+
+def _read_memory(memory: Any, model: GpuModel) -> int:
     if memory is None:
-        return size_in_bytes(settings.virtual_memory(), "PHALANX_VIRTUAL_MEMORY")
+        return size_in_bytes(settings.virtual_memory(model), "PHALANX_VIRTUAL_MEMORY")
     return size_in_bytes(memory, "virtual_devices: memory")

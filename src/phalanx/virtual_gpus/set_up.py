@@ -45,6 +45,7 @@ def virtual_devices(
     num_devices: int,
     *,
     face: Literal["virtual", "cuda"] = "virtual",
+    gpu: str | None = None,
     memory: str | int | None = None,
     races: Literal["off", "warn", "raise"] | None = None,
 ) -> tuple[torch.device, ...]:
@@ -57,8 +58,10 @@ def virtual_devices(
         num_devices: How many, from 1 to 64.
         face: "virtual" gives them a device type of their own ("virtual:0", torch.virtual). "cuda" lets unmodified code
             for torch.cuda run on them ("cuda:0"); it is experimental, and refused where real GPUs are visible.
+        gpu: What CUDA devices claim to be, such as "h100": it decides their name, compute capability, multiprocessors
+            and memory. The default is PHALANX_VIRTUAL_GPU, or else "plain", a device of capability 8.0.
         memory: How much memory each has, such as "16GiB" or a number of bytes. The default is PHALANX_VIRTUAL_MEMORY,
-            or else 16 GiB. Only tensors take memory from the machine.
+            or else that of `gpu`, which is 16 GiB for "plain". Only tensors take memory from the machine.
         races: What to do when two streams access the same memory and neither waits for the other: "off" for nothing,
             "warn", or "raise" a RaceError. The default is PHALANX_RACES, or else "off".
 
@@ -69,7 +72,7 @@ def virtual_devices(
         UsageError: An argument is not possible, or this process can't have (other) virtual devices.
         BuildError: The library can't be built on this machine.
     """
-    wanted = read_request(num_devices, face, memory, races)
+    wanted = read_request(num_devices, face, gpu, memory, races)
     with _process.lock:
         if _process.setup is not None:
             check_again(wanted, _process.setup)

@@ -51,6 +51,21 @@ def test_off_nothing_is_found_and_a_block_switches_it_on_for_a_while() -> None:
     race()
 
 
+@on_virtual_devices(1, face="cuda", races="raise")
+def test_an_error_keeps_the_exception_that_was_being_handled() -> None:
+    def race_twice() -> None:
+        try:
+            race()
+        finally:
+            race()
+
+    with pytest.raises(RaceError) as later:
+        race_twice()
+    first = later.value.__context__
+    assert isinstance(first, RaceError)
+    assert first.__context__ is None
+
+
 @on_virtual_devices(1, face="cuda", races="warn")
 def test_a_warning_comes_once_for_each_pair_of_lines_and_points_at_the_later_one() -> None:
     with warnings.catch_warnings(record=True) as caught:

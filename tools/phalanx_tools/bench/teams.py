@@ -100,11 +100,11 @@ class Team:
             if is_same_user(connection):
                 return connection
             connection.close()
-        told = self._failure
+        reason = self._failure
         if self._process is not None and self._process.stderr is not None:
             self._process.kill()
-            told = self._process.stderr.read()
-        raise OSError(f"{self.contender} did not start: {told.strip()[-500:]}")
+            reason = self._process.stderr.read()
+        raise OSError(f"{self.contender} did not start: {reason.strip()[-500:]}")
 
     def _order(self, **order: Any) -> list[dict[str, Any]]:
         for stream in self._streams.values():

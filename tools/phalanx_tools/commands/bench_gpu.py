@@ -83,8 +83,8 @@ def gpu(json_file: Path | None, **options: Any) -> None:
     result = measure_gpu(GpuOptions(**options), click.echo)
     missed, failures = missed_goals(result), has_failed(result)
     if json_file is not None:
-        told = {"machine": machine, **result, "missed_goals": missed, "failures": failures}
-        json_file.write_text(json.dumps(told, indent=1) + "\n")
+        content = {"machine": machine, **result, "missed_goals": missed, "failures": failures}
+        json_file.write_text(json.dumps(content, indent=1) + "\n")
     for goal in missed:
         click.echo(f"goal missed: {goal}")
     for failure in failures:

@@ -52,8 +52,8 @@ def faults(
 
     def watch(outcome: CellResult, num_done: int) -> None:
         if is_watched:  # one line that is written over
-            told = f"\r\x1b[K[{num_done}/{len(cells)}] {outcome.cell}" if num_done < len(cells) else "\r\x1b[K"
-            click.echo(told, nl=False, err=True)
+            line = f"\r\x1b[K[{num_done}/{len(cells)}] {outcome.cell}" if num_done < len(cells) else "\r\x1b[K"
+            click.echo(line, nl=False, err=True)
         if verbose or outcome.flaws:
             click.echo(f"[{num_done}/{len(cells)}] {outcome.cell}: {outcome.mark} in {outcome.seconds:.2f} s")
         for flaw in outcome.flaws:

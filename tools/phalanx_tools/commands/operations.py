@@ -30,7 +30,7 @@ def operations(face: str, most_samples: int, names: tuple[str, ...]) -> None:
     from phalanx_tools.conformance.operations import operation_names, run_operations
 
     try:
-        device = virtual_devices(2, face=face)[1]  # type: ignore[arg-type]
+        device = virtual_devices(2, face=face, gpu="h100" if face == "cuda" else None)[1]  # type: ignore[arg-type]
         known = operation_names()
     except ImportError as error:
         raise click.ClickException(

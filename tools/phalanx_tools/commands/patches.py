@@ -16,7 +16,7 @@ _HEAD = """# What phalanx changes in torch
 
 Many programs use `torch.distributed` and `torch.cuda` without knowing phalanx. Where torch offers no other way to serve
 them, phalanx replaces a name inside torch. Every change is made through `phalanx.patches`, which knows the reason for
-it, how long it is needed, and how it is undone. `phalanx doctor` shows the changes of your installation.
+it, how long it is needed, and how it is undone. `phalanx doctor --patches` shows the changes of your installation.
 
 This page lists the changes in torch {version} without CUDA. `./dev patches` writes it, and a test compares it with the
 code. Unless an item says otherwise, a change is needed until torch offers another way. Newer versions of torch have

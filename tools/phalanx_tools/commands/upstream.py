@@ -160,8 +160,8 @@ def _run_all(asked: _Asked, progress: _Progress) -> tuple[Union, bool]:
 
 def _in_one_line(reason: str) -> str:
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    told = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
-    return told if len(told) <= _ONE_LINE else told[:_ONE_LINE] + "..."
+    line = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return line if len(line) <= _ONE_LINE else line[:_ONE_LINE] + "..."
 
 
 def _tell(report: Report) -> None:

@@ -82,8 +82,8 @@ class Union:
     def summary(self) -> str:
         """Return the last line."""
         failures = len(self.failed())
-        told = f", {failures} failed in a mode" if failures else ""
-        return f"upstream union: {len(self.passed())} of {len(self.names())} passed{told} in {self.seconds:.0f} s"
+        failed = f", {failures} failed in a mode" if failures else ""
+        return f"upstream union: {len(self.passed())} of {len(self.names())} passed{failed} in {self.seconds:.0f} s"
 
     def as_json(self) -> dict[str, Any]:
         """Return it in types that JSON has."""

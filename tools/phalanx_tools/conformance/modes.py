@@ -74,6 +74,8 @@ def enter_mode(mode: Mode, num_gpus: int) -> None:
     if mode.has_gpus:
         from phalanx.virtual_gpus.set_up import virtual_devices
 
+        # torch skips some tests on GPUs of an older capability.
+        set_environment(PHALANX_VIRTUAL_GPU="h100", PHALANX_VIRTUAL_MEMORY="16GiB")
         virtual_devices(num_gpus, face="cuda")
         set_environment(PHALANX_VIRTUAL_GPUS=str(num_gpus), PHALANX_STAND_IN=",".join(mode.stands_in_for))
     if mode.stands_in_for:

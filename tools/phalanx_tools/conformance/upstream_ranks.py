@@ -160,6 +160,6 @@ class UpstreamRanks:
 
     def _last_words(self, rank: int) -> str:
         text = self.message(rank) or self.output(rank)
-        told = itertools.takewhile(lambda line: not _DRIVER_FRAME.search(line), text.splitlines())
-        lines = [line for line in told if line.strip()][-_LAST_LINES:]
+        before_driver = itertools.takewhile(lambda line: not _DRIVER_FRAME.search(line), text.splitlines())
+        lines = [line for line in before_driver if line.strip()][-_LAST_LINES:]
         return ":\n      " + "\n      ".join(lines) if lines else ""

@@ -44,9 +44,9 @@ def check_errors(endings: Sequence[Ending], exits: Sequence[str], elapsed_s: flo
     for ending in late:
         name = exits[ending.rank].partition(" exited")[0]
         parts.append(f"{name} terminated or timed out after {elapsed_s:.3g} seconds; it was here:")
-        parts.append(without_harness(ending.stacks) or "  (its stacks are not available)")
+        parts.append(without_harness(ending.full_stacks) or "  (its stacks are not available)")
     dead = [ending for ending in endings if ending.report is None and ending.status is not None and ending.stacks]
-    parts += [f"rank {ending.rank} crashed here:\n{without_harness(ending.stacks)}" for ending in dead]
+    parts += [f"rank {ending.rank} crashed here:\n{without_harness(ending.full_stacks)}" for ending in dead]
     parts += [f"{exits[ending.rank]} exception:\n{_shown(ending)}" for ending in raised]
     raise RuntimeError("\n\n".join(parts))
 
@@ -96,7 +96,7 @@ def check_deaths(endings: Sequence[Ending], timeout_s: float) -> None:
     """
     dead = [ending for ending in endings if ending.report is None]
     if dead:
-        stacks = [without_harness(ending.stacks) for ending in dead if ending.stacks]
+        stacks = [without_harness(ending.full_stacks) for ending in dead if ending.stacks]
         raise AssertionError("\n".join([judge(endings, timeout_s).summary(), *stacks]))
 
 
@@ -113,7 +113,7 @@ def check_exit_codes(endings: Sequence[Ending], processes: Sequence[Any], expect
             continue
         problems.append(f"Expected exit code {expected} but got {code} for pid: {process.pid} (rank {ending.rank})")
         if ending.stacks:
-            problems.append(without_harness(ending.stacks))
+            problems.append(without_harness(ending.full_stacks))
     if problems:
         verdict = judge(endings, timeout_s)
         raise AssertionError("\n".join([_summary(verdict), *problems]))

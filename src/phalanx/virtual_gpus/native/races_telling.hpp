@@ -37,7 +37,7 @@ struct State {
   std::mutex lock;  // guards everything below
   std::unique_ptr<Detector> detector = std::make_unique<Detector>();
   std::vector<std::string> seen;  // as JSON
-  std::set<std::string> told;     // pairs of lines
+  std::set<std::string> reported;  // pairs of lines
   std::vector<Report> unraised;   // races found where no exception is possible
 };
 
@@ -95,7 +95,7 @@ inline void keep_for_later(std::vector<Report> reports) {
 
 // Each pair of lines is reported once, unless races are raised.
 inline bool is_news(const Report& report, const std::string& json) {
-  static constexpr std::size_t kMostSeen = 1000, kMostTold = 10000;
+  static constexpr std::size_t kMostSeen = 1000, kMostReported = 10000;
   std::ostringstream pair;
   pair << name_of(report.kind);
   for (const Site* site : {&report.here.site, &report.earlier.site}) {
@@ -103,7 +103,7 @@ inline bool is_news(const Report& report, const std::string& json) {
     pair << ' ' << place.file << ':' << place.line << ':' << (place.is_known() ? nullptr : site->operation);
   }
   std::lock_guard guard(state.lock);
-  const bool is_new = state.told.size() < kMostTold && state.told.insert(pair.str()).second;
+  const bool is_new = state.reported.size() < kMostReported && state.reported.insert(pair.str()).second;
   const bool is_raised = raises();
   if ((is_new || is_raised) && state.seen.size() < kMostSeen) state.seen.push_back(json);
   return is_new || is_raised;
@@ -145,7 +145,7 @@ inline void deliver_unraised() {
 inline void forget_everything() {
   state.detector = std::make_unique<Detector>();
   state.seen.clear();
-  state.told.clear();
+  state.reported.clear();
   state.unraised.clear();
   state.has_unraised.store(false);
   state.has_copies_in_flight.store(false);

@@ -18,6 +18,7 @@ with the native part, and install() puts them in place, so that torch's own Pyth
     profiling     torch.profiler
     refusals      what only a real GPU can do, and what to do instead
     inductor      torch.compile: C++ code for device "cuda"
+    flex_attention  torch.compile of flex_attention: plain operations
 
 This is experimental: these are torch's private names, and its next version may have others.
 """

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from phalanx.patches import Names
+from phalanx.virtual_gpus.torch_cuda import flex_attention
 from phalanx.virtual_gpus.torch_cuda.refusals import refusal
 
 MODULE = "torch._inductor.compile_fx"
@@ -32,7 +33,7 @@ class _NoCppWrapper:
 
 def names() -> Names:
     """Return the functions that make Inductor write C++ for device "cuda", and register the backend."""
-    from torch._inductor import scheduler
+    from torch._inductor import compile_fx, scheduler
     from torch._inductor.codegen import common, wrapper
     from torch._inductor.codegen.cpp import CppScheduling
 
@@ -47,6 +48,7 @@ def names() -> Names:
             wrapper.PythonWrapperCodegen._generate_kernel_call_helper
         ),
         "torch._inductor.cudagraph_utils.check_multiple_devices_or_any_cpu_nodes": _why_no_graphs,
+        "torch._inductor.compile_fx.compile_fx": flex_attention.with_warning(compile_fx.compile_fx),
         "torch._inductor.compile_fx._warn_tf32_disabled": lambda: None,  # advice about the real GPU's tensor cores
         "torch._C._dynamo.guards._empty_strided_cuda": _empty_strided,
     }

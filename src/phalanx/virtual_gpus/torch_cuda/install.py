@@ -18,6 +18,7 @@ from phalanx.virtual_gpus.torch_cuda import (
     backends,
     cudart,
     devices,
+    flex_attention,
     generators,
     gloo,
     inductor,
@@ -51,6 +52,7 @@ def install(library: Library, setup: Setup) -> None:
     _renew_stream_classes()
     _renew_dynamo()
     _patches.after_import(gloo.MODULE, lambda: _put(gloo, gloo.names()))
+    _patches.after_import(flex_attention.MODULE, lambda: flex_attention.replace(_patches))
     _patches.after_import(inductor.MODULE, lambda: _put(inductor, inductor.names()))
     _patches.after_import(refusals.TRITON_MODULE, lambda: _put(refusals, refusals.triton_names()))
 
@@ -62,7 +64,7 @@ def _put(topic: ModuleType, names: Names) -> None:
 
 def _names_by_topic(library: Library, setup: Setup) -> Iterator[tuple[ModuleType, Names]]:
     yield devices, devices.names(library)
-    yield properties, properties.names(library.num_devices, setup.memory_bytes)
+    yield properties, properties.names(library.num_devices, setup)
     yield streams, streams.names(library)
     yield cudart, cudart.names(library)
     yield memory, memory.names(library)

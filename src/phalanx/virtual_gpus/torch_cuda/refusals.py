@@ -21,7 +21,7 @@ def refusal(what: str, why: str, instead: str) -> Callable[..., NoReturn]:
 _no_sensors = refusal(
     "utilization, temperature, power and clock (NVML)",
     "it has no sensors and no driver",
-    "leave these out of the log when torch.cuda.get_device_name() starts with 'Virtual GPU'",
+    "leave these out of the log when torch.cuda.get_device_name() contains 'Virtual GPU'",
 )
 _no_processes = refusal(
     "torch.cuda.list_gpu_processes()",
@@ -31,7 +31,8 @@ _no_processes = refusal(
 _no_graphs = refusal(
     "CUDA graphs (torch.cuda.CUDAGraph, torch.cuda.graph, make_graphed_callables)",
     "operations run at once, so there is nothing to record and replay",
-    "call the function itself; switch graphs on where a real GPU is",
+    "switch CUDA graphs off on virtual GPUs and call the function itself; torchtitan's option for that is "
+    "--training.disable_cuda_graphs",
 )
 _no_kernels = refusal(
     "a CUDA kernel compiled at run time (jiterator, torch.cuda._compile_kernel)",
@@ -41,7 +42,7 @@ _no_kernels = refusal(
 _no_triton = refusal(
     "a Triton kernel",
     "it has no processor of its own that could run Triton code",
-    "call the operation written with torch's functions when torch.cuda.get_device_name() starts with 'Virtual GPU', "
+    "call the operation written with torch's functions when torch.cuda.get_device_name() contains 'Virtual GPU', "
     "or run the kernel with TRITON_INTERPRET=1 on CPU tensors",
 )
 _no_pools = refusal(

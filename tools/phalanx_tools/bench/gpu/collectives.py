@@ -158,10 +158,10 @@ class _Rank:
         return made[0]
 
     def _note(self, case: Case, what: str, reason: str) -> None:
-        told = f"{case.operation}, {case.ranks} ranks, {case.bytes} B, {what}: {reason}"
-        self._notes.append(told)
+        note = f"{case.operation}, {case.ranks} ranks, {case.bytes} B, {what}: {reason}"
+        self._notes.append(note)
         if self._rank == 0:
-            print(told, flush=True)
+            print(note, flush=True)
 
 
 def copy_bandwidth(device_type: str, rounds: int) -> dict[str, Any]:

@@ -84,10 +84,10 @@ def _look_at_gpu() -> dict[str, Any] | None:
 def _driver_version() -> str:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        words = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return told[0] if told else "unknown"
+    return words[0] if words else "unknown"
 
 
 def measure_gpu(options: GpuOptions, tell: Tell) -> dict[str, Any]:

@@ -38,12 +38,12 @@ class Turns:
             RanksDisagreeError: It failed somewhere.
         """
         value: Any = None
-        told = ""
+        failure = ""
         try:
             value = step()
         except Exception as error:
-            told = f"{type(error).__name__}: {error}".splitlines()[0]
-        outcomes = self._control.all_gather_object((value, told))
+            failure = f"{type(error).__name__}: {error}".splitlines()[0]
+        outcomes = self._control.all_gather_object((value, failure))
         failures = [f"rank {rank}: {words}" for rank, (_, words) in enumerate(outcomes) if words]
         if failures:
             raise RanksDisagreeError(failures[0])

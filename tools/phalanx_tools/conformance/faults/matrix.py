@@ -58,13 +58,15 @@ def _is_wanted(name: str, names: Sequence[str]) -> bool:
     return not names or name in names
 
 
-def run_cells(cells: Sequence[Cell], watch: Callable[[CellResult, int], None]) -> list[CellResult]:
-    """Run cells one after the other: the clock counts. `watch` is told of each, and how many are done."""
+def run_cells(
+    cells: Sequence[Cell], watch: Callable[[CellResult, int], None], prompt_s: float | None = None
+) -> list[CellResult]:
+    """Run cells one after the other: the clock counts. `watch` gets each result, and how many are done."""
     outcomes = []
     for number, cell in enumerate(cells, 1):
         start = time.monotonic()
         run = run_cell(cell)
-        outcomes.append(CellResult(cell, run, tuple(find_flaws(cell, run)), time.monotonic() - start))
+        outcomes.append(CellResult(cell, run, tuple(find_flaws(cell, run, prompt_s)), time.monotonic() - start))
         watch(outcomes[-1], number)
     return outcomes
 

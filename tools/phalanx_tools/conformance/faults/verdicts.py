@@ -38,8 +38,15 @@ _OF_PARTNERS = {
 }
 
 
-def find_flaws(cell: Cell, run: Run) -> list[str]:
-    """Return why the cell is not named, a line for each reason; nothing when it is."""
+def find_flaws(cell: Cell, run: Run, prompt_s: float | None = None) -> list[str]:
+    """Return why the cell is not named, a line for each reason; nothing when it is.
+
+    Args:
+        cell: The cell.
+        run: What happened.
+        prompt_s: How late an error may come, if not PROMPT_S.
+    """
+    prompt_s = PROMPT_S if prompt_s is None else prompt_s
     if run.fault_at is None:
         return ["the fault did not come about"]
     if cell.is_harmless:
@@ -53,8 +60,11 @@ def find_flaws(cell: Cell, run: Run) -> list[str]:
             flaws.append(f"rank {rank} {_ending(run, rank)}")
         else:
             late_s = note.moment - run.fault_at - (0.0 if cell.is_prompt else cell.timeout.total_seconds())
-            told = [*_find_flaws_of(cell, rank, note), *([f"came {late_s:.2f} s late"] if late_s > PROMPT_S else [])]
-            flaws += [f"rank {rank} {flaw}" for flaw in told]
+            found = [
+                *_find_flaws_of(cell, rank, note),
+                *([f"came {late_s:.2f} s late"] if late_s > prompt_s else []),
+            ]
+            flaws += [f"rank {rank} {flaw}" for flaw in found]
     return flaws
 
 

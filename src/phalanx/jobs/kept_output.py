@@ -1,0 +1,64 @@
+"""The files for what ranks print and the terminal does not show, if the user has not asked for logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from phalanx.diagnosis.observation import Observation
+
+_MOST_BYTES = 1 << 26
+
+
+class KeptOutput:
+    """The open files of a job: rank-<r>.err in a folder that is made when the first of them is written.
+
+    Attributes:
+        seen: What was seen of the job when it failed, after which the folder is named; set it before the first write.
+        folder: The folder; None as long as nothing was written.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Observation | None = None
+        self.folder: Path | None = None
+        self._files: dict[int, int] = {}
+        self._left_bytes = _MOST_BYTES
+
+    def write(self, rank: int, data: bytes) -> bool:
+        """Add to a rank's file; return False if that is not possible, or would take too much room."""
+        if len(data) > self._left_bytes or self.seen is None:
+            return False
+        try:
+            descriptor = self._open(rank)
+            while data:
+                written = os.write(descriptor, data)
+                self._left_bytes -= written
+                data = data[written:]
+        except (OSError, RuntimeError):  # the latter if the user has no home
+            self._left_bytes = 0
+            return False
+        return True
+
+    def _open(self, rank: int) -> int:
+        if self.folder is None:
+            self.folder = self._make_folder()
+        if rank not in self._files:
+            path = self.folder / f"rank-{rank}.err"
+            self._files[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return self._files[rank]
+
+    def _make_folder(self) -> Path:
+        # Only a job that fails needs them.
+        from phalanx.diagnosis.record_folder import make_output_folder
+        from phalanx.settings import record_folder
+
+        assert self.seen is not None
+        return make_output_folder(self.seen, record_folder())
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()

@@ -1,0 +1,109 @@
+"""What a user sees who does not catch what spawn() raises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import phalanx
+from tests.run_ranks import Kind, every_kind, run_ranks
+
+
+def _shown(kind: Kind, ranks: int, program: Callable[[], object]) -> str:
+    try:
+        run_ranks(kind, ranks, program)
+    except Exception as error:
+        return "".join(traceback.format_exception(error))
+    raise AssertionError
+
+
+def _fail() -> None:
+    if phalanx.connect().rank == 1:
+        raise ValueError("bad batch")
+    phalanx.connect()
+
+
+@every_kind
+def test_of_phalanx_only_the_call_of_spawn_is_shown(kind: Kind) -> None:
+    shown = _shown(kind, 2, _fail)
+    assert 'raise ValueError("bad batch")' in shown
+    assert [line.split('"')[1].rpartition("/")[2] for line in shown.splitlines() if "/src/phalanx/" in line] == [
+        "spawn.py"
+    ]
+
+
+@every_kind
+def test_everything_is_shown_on_request(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHALANX_FULL_TRACE", "1")
+    assert "/src/phalanx/launch/processes.py" in _shown(kind, 2, _fail) or kind == "thread"
+    assert "/src/phalanx/launch/threads.py" in _shown(kind, 2, _fail) or kind == "process"
+
+
+def test_calls_inside_torch_are_folded() -> None:
+    def program() -> None:
+        dist.init_process_group("phalanx")
+        dist.all_reduce(torch.ones(3 if dist.get_rank() == 2 else 4))
+
+    shown = _shown("process", 4, program)
+    assert "rank 2 of 4:\nTraceback (most recent call last):\n" in shown
+    assert "calls inside phalanx and torch (PHALANX_FULL_TRACE=1 shows them)\n" in shown
+    assert "distributed_c10d.py" not in shown
+    assert "here     rank 2 of 4 called all_reduce sum float32 (3,)" in shown
+    assert "differs  ranks 0-1, 3 called all_reduce sum float32 (4,)" in shown
+
+
+def test_a_mismatch_in_ddp_raises_the_odd_ranks_error() -> None:
+    def program() -> None:
+        dist.init_process_group("phalanx")
+        model = DistributedDataParallel(torch.nn.Linear(4, 2))
+        loss = model(torch.ones(2, 4)).sum()
+        dist.barrier()
+        if dist.get_rank() == 3:
+            dist.broadcast(torch.ones(3), 0)
+        loss.backward()
+
+    shown = _shown("process", 4, program)
+    assert "MismatchError: broadcast #" in shown
+    assert "here     rank 3 of 4 called broadcast root 0 float32 (3,)" in shown
+    assert "Got the following error" not in shown
+
+
+def test_an_error_in_ddp_is_raised_as_it_was() -> None:
+    def program() -> None:
+        dist.init_process_group("phalanx")
+        model = DistributedDataParallel(torch.nn.Linear(4, 2))
+        loss = model(torch.ones(2, 4)).sum()
+        if dist.get_rank() != 1:
+            loss.backward()
+
+    shown = _shown("process", 2, program)
+    assert "phalanx.errors.PeerLeftError: all_reduce #" in shown
+    assert "raised on rank 0 of 2" in shown
+    assert "\nAt:" not in shown
+
+
+def test_a_killed_rank_comes_with_advice() -> None:
+    def program() -> None:
+        if phalanx.connect().rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    shown = _shown("process", 8, program)
+    assert "RankFailedError: rank 3 of 8 was killed by SIGKILL (signal 9)\n" in shown
+    assert "\n  do       find out who killed it (phalanx did not)" in shown
+
+
+@every_kind
+def test_an_error_of_phalanx_itself_keeps_its_traceback(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise phalanx.InternalError("a bug")
+
+    for name in ("run_processes", "run_threads"):
+        monkeypatch.setattr(f"phalanx.launch.spawn.{name}", fail)
+    assert "raise phalanx.InternalError" in _shown(kind, 2, _fail)

@@ -9,7 +9,6 @@ namespace {
 
 struct Thread {
   std::uint64_t serial = next_serial();
-  std::int32_t number = static_cast<std::int32_t>(syscall(SYS_gettid));
   bool is_for_backward = has_name_of_autograd();
 
   static std::uint64_t next_serial() noexcept {
@@ -34,8 +33,9 @@ std::uint64_t Callers::own_serial() noexcept { return here.serial; }
 void Callers::note_another() noexcept {
   std::atomic<std::int32_t>& word = here.is_for_backward ? member_.backward_caller : member_.caller;
   const std::int32_t before = word.load(std::memory_order_relaxed);
-  if (before != here.number && before != kSeveral)
-    word.store(before == 0 || has_ended(before) ? here.number : kSeveral, std::memory_order_relaxed);
+  const auto self = static_cast<std::int32_t>(syscall(SYS_gettid));  // not kept: a fork changes it
+  if (before != self && before != kSeveral)
+    word.store(before == 0 || has_ended(before) ? self : kSeveral, std::memory_order_relaxed);
   (here.is_for_backward ? backward_ : forward_).store(here.serial, std::memory_order_relaxed);
 }
 

@@ -58,8 +58,9 @@ enum class FaultKind : std::uint32_t {
 // What a rank that timed out waited for: its peers, the GPU's stream, or, in Work.wait(), an operation that goes on.
 enum class Awaited : std::uint32_t { kRanks, kStream, kWork, kCount };
 
-// Whether a process runs Python code in threads that have not called an operation, but may.
-enum class Bystanders : std::uint32_t { kUnknown, kNone, kSome, kCount };
+// What a process runs in Python threads that have not called an operation, but may: nothing, only code of libraries, or code of
+// the program.
+enum class OtherThreads : std::uint32_t { kUnknown, kNone, kLibraries, kProgram, kCount };
 
 // Operations of a rank come from more than one thread.
 inline constexpr std::int32_t kSeveral = -1;
@@ -82,7 +83,7 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::int32_t> caller, backward_caller;
   std::atomic<std::uint32_t> awaits_work;    // how many of those threads wait for asynchronous collectives
   std::atomic<std::uint64_t> work_looks;     // how often such a thread has looked in vain
-  std::atomic<Bystanders> bystanders;        // other threads that run Python code
+  std::atomic<OtherThreads> other_threads;   // what further Python threads of the process run
 };
 static_assert(sizeof(Member) == 2 * kCacheLine);
 

@@ -144,7 +144,7 @@ RankFacts read_rank(const Layout& layout, int rank, std::uint64_t here, int& loo
   facts.caller = member.caller.load(kRelaxed);
   facts.backward_caller = member.backward_caller.load(kRelaxed);
   facts.awaits_work = member.awaits_work.load(kRelaxed) != 0;
-  facts.bystanders = known<Bystanders>(static_cast<std::uint32_t>(member.bystanders.load(kRelaxed)));
+  facts.other_threads = known<OtherThreads>(static_cast<std::uint32_t>(member.other_threads.load(kRelaxed)));
   facts.looks = progress.looks.load(kRelaxed);
   facts.work_looks = member.work_looks.load(kRelaxed);
   facts.mail_moves = progress.mail_moves.load(kRelaxed);

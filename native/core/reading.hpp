@@ -53,7 +53,7 @@ struct RankFacts {
   bool is_debugged;
   std::int32_t caller, backward_caller;  // threads, 0 or kSeveral
   bool awaits_work;
-  Bystanders bystanders;  // kCount when it is none that we know
+  OtherThreads other_threads;  // kCount when it is none that we know
   std::uint64_t looks, work_looks, mail_moves, mail_looks, background_looks;
   std::uint32_t background_mail;
   MemberState state;  // kCount when it is none that we know

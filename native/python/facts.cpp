@@ -87,9 +87,9 @@ const char* state_name(MemberState state) noexcept {
   return names[static_cast<std::size_t>(state)];
 }
 
-const char* bystanders_name(Bystanders bystanders) noexcept {
-  static constexpr const char* names[] = {"unknown", "none", "some", "unknown"};
-  return names[std::min(static_cast<std::size_t>(bystanders), static_cast<std::size_t>(Bystanders::kCount))];
+const char* other_threads_name(OtherThreads threads) noexcept {
+  static constexpr const char* names[] = {"unknown", "none", "libraries", "program", "unknown"};
+  return names[std::min(static_cast<std::size_t>(threads), static_cast<std::size_t>(OtherThreads::kCount))];
 }
 
 const char* awaited_name(Awaited awaited) noexcept {
@@ -140,7 +140,7 @@ nb::list snapshot_of(const Layout& layout, const std::function<std::int32_t(int)
                                 {"caller", facts.caller},
                                 {"backward_caller", facts.backward_caller},
                                 {"awaits_work", facts.awaits_work},
-                                {"bystanders", bystanders_name(facts.bystanders)},
+                                {"other_threads", other_threads_name(facts.other_threads)},
                                 {"looks", facts.looks},
                                 {"work_looks", facts.work_looks},
                                 {"mail_moves", facts.mail_moves},

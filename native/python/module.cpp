@@ -42,12 +42,18 @@ class GroupSegment {
     return nb::bytes(reinterpret_cast<const char*>(layout_.header().nonce), sizeof(layout_.header().nonce));
   }
   // A process was started to become this rank.
-  void launched(int rank, int pid) { layout_.member(rank).launched_pid.store(pid); }
+  void launched(int rank, int pid) {
+    check_rank(layout_, rank);
+    layout_.member(rank).launched_pid.store(pid);
+  }
   nb::object fault() const { return fault_of(layout_); }
   nb::object records(int rank) const { return records_of(layout_, rank); }
   int num_ranks() const { return layout_.num_ranks(); }
   void close_descriptor() { segment_.close_descriptor(); }
-  void set_dead(int rank, int status) { declare_dead(layout_, rank, status); }
+  void set_dead(int rank, int status) {
+    check_rank(layout_, rank);
+    declare_dead(layout_, rank, status);
+  }
   void fail(int culprit, const nb::str& text) {
     set_fault(layout_, FaultKind::kPeerFailed, culprit, kLauncher, 0, {utf8_of(text)});
   }
@@ -215,7 +221,7 @@ NB_MODULE(_native, m) {
       .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); },
            "Return why the group is broken, or None.")
       .def("_set_debugged", &RankEndpoint::set_debugged, "is_debugged"_a)
-      .def("_set_bystanders", &RankEndpoint::set_bystanders, "are_there"_a)
+      .def("_set_other_threads", &RankEndpoint::set_other_threads, "are_there"_a, "run_program"_a)
       .def_prop_ro("_debugged_rank", &RankEndpoint::debugged_rank)
       .def("_trace", &RankEndpoint::trace, "file"_a.none())
       .def_prop_ro("_num_open_handles", &RankEndpoint::num_open_handles)

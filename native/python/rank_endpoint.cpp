@@ -32,7 +32,8 @@ bool LongWaits::go_on() {
   is_counted_ = true;
   const nb::gil_scoped_acquire gil;
   if (long_wait_listener == nullptr) return true;
-  PyObject* const result = PyObject_CallNoArgs(long_wait_listener);
+  const nb::object listener = nb::borrow(long_wait_listener);  // while it runs, a new group may set another one
+  PyObject* const result = PyObject_CallNoArgs(listener.ptr());
   Py_XDECREF(result);
   return result != nullptr;
 }

@@ -105,9 +105,10 @@ class RankEndpoint {
   nb::list find_dead();
   // While it is true, everybody's deadlines stand still.
   void set_debugged(bool is_debugged) { endpoint_->set_debugged(is_debugged); }
-  // Whether this process runs Python code in other threads than those that call operations.
-  void set_bystanders(bool are_there) {
-    endpoint_->member().bystanders.store(are_there ? Bystanders::kSome : Bystanders::kNone, std::memory_order_release);
+  // What this process runs in other Python threads than those that call operations.
+  void set_other_threads(bool are_there, bool run_program) {
+    const OtherThreads threads = run_program ? OtherThreads::kProgram : are_there ? OtherThreads::kLibraries : OtherThreads::kNone;
+    endpoint_->member().other_threads.store(threads, std::memory_order_release);
   }
   // Which rank is debugged, or -1.
   int debugged_rank() const;
@@ -199,6 +200,8 @@ class RankEndpoint {
 nb::str location_text(const Layout& layout, int rank, std::uint64_t number);
 // Text from shared memory, which may hold anything: what is not UTF-8 becomes a replacement character.
 nb::str text_of(const std::string& text);
+// Throws IndexError if the group does not have this rank.
+void check_rank(const Layout& layout, int rank);
 // The facts below are objects of the classes in phalanx/engine/facts.py, whose fields have the same names.
 void import_facts();
 // RankRecords: the last operations and messages of a rank, oldest first.

@@ -214,6 +214,14 @@ def trace_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
+def set_trace_folder(folder: Path | None) -> None:
+    """Let the ranks that this process starts from now on record into a folder; with None, not."""
+    if folder is None:
+        os.environ.pop("PHALANX_TRACE", None)
+    else:
+        os.environ["PHALANX_TRACE"] = str(folder)
+
+
 def terminal_desk() -> str:
     """Return where ranks ask for the terminal (PHALANX_TERMINAL, set by `phalanx run`); empty if they can't."""
     return os.environ.get("PHALANX_TERMINAL", "")

@@ -11,8 +11,9 @@ Between the snapshots, each rank has looked in vain for what it waits for, and h
 run a handler of a signal, it is not stopped, and nothing was on its way to it. Only a call of one of them could wake
 one.
 
-A thread that has never called an operation may still do so. If a process runs Python code in such threads, the ranks
-must have slept for much longer.
+A thread that has never called an operation may still do so. If such a thread of one of their processes has a function
+of the program on its stack, nothing is certain. If such threads run only code of libraries, the ranks must have slept
+for much longer.
 
 Pure functions over snapshots: no waiting, no I/O, so every case can be tested from literals.
 """
@@ -30,7 +31,7 @@ from phalanx.engine.facts import SEVERAL, RankFacts
 _SHOWN_WAITS = 8  # a fault has room for 2 KiB of text
 # After this number, a look has begun and ended in vain since the count was read for the first time.
 _MORE_LOOKS = 2
-# How long ranks must have been stuck if other threads run Python code in one of their processes.
+# How long ranks must have been stuck if other threads run code of libraries in one of their processes.
 PATIENCE_WITH_THREADS_S = 30.0
 
 
@@ -99,9 +100,10 @@ class Deadlock:
     def confirms(self, before: Deadlock, elapsed_s: float) -> bool:
         """Tell whether this snapshot proves what an earlier one suggested so long ago."""
         rows = [row for rank in self.ranks.values() for row in rank.rows.values()]
-        if any(row.bystanders == "unknown" for row in rows):
+        threads = {row.other_threads for row in rows}
+        if not threads.isdisjoint(("unknown", "program")):
             return False
-        if elapsed_s < PATIENCE_WITH_THREADS_S and any(row.bystanders == "some" for row in rows):
+        if "libraries" in threads and elapsed_s < PATIENCE_WITH_THREADS_S:
             return False
         return self.is_like(before) and all(rank.has_looked(before.ranks[key]) for key, rank in self.ranks.items())
 

@@ -101,7 +101,8 @@ class RankFacts(NamedTuple):
         caller: The thread that calls its operations, as the kernel counts; SEVERAL if there are more, 0 if none.
         backward_caller: The same of the threads in which torch runs the backward pass.
         awaits_work: Whether one of these threads waits for asynchronous collectives.
-        bystanders: Whether its process runs Python code in other threads, which may call an operation.
+        other_threads: What its process runs in further Python threads, which may call an operation: code of libraries or of
+            the program.
         looks: How often a thread that sleeps in a collective has looked in vain.
         work_looks: How often a caller that waits for asynchronous collectives has.
         mail_moves: A count that grows whenever it moves a part of a message.
@@ -130,7 +131,7 @@ class RankFacts(NamedTuple):
     caller: int = 0
     backward_caller: int = 0
     awaits_work: bool = False
-    bystanders: Literal["unknown", "none", "some"] = "unknown"
+    other_threads: Literal["unknown", "none", "libraries", "program"] = "unknown"
     looks: int = 0
     work_looks: int = 0
     mail_moves: int = 0

@@ -10,8 +10,6 @@ from __future__ import annotations
 import _thread
 import logging
 import os
-import sys
-import threading
 import time
 from collections.abc import Sequence
 
@@ -20,6 +18,7 @@ from phalanx.diagnosis.observer import Observer
 from phalanx.diagnosis.views import GroupView, view_of
 from phalanx.engine import forget_long_waits, num_long_waits, on_long_wait
 from phalanx.groups.open_groups import open_groups_of_process
+from phalanx.groups.other_threads import what_other_threads_run
 from phalanx.settings import ends_deadlocks
 
 _TICK_S = 0.3
@@ -87,7 +86,7 @@ class _Watch:
         try:
             known = self.observer.follow_waits([os.getpid()], _MOST_PROCESSES, _LONGEST_LOOK_S)
             views = [view_of(group) for group in self.observer.groups]
-            _publish_bystanders(views)
+            _publish_other_threads(views)
             found = find_deadlock(views, known)
             if found is None or all(key[0] != os.getpid() for key in found.ranks):
                 self._suspected = None
@@ -100,15 +99,12 @@ class _Watch:
             self.observer.close()
 
 
-def _publish_bystanders(views: Sequence[GroupView]) -> None:
-    """Let others know whether Python code runs in threads of this process that have not called an operation."""
+def _publish_other_threads(views: Sequence[GroupView]) -> None:
+    """Let others know what runs in threads of this process that have not called an operation."""
     own = [row for view in views for row in view.rows if row.pid == os.getpid() and row.state == "present"]
-    num_ranks = len({row.thread for row in own}) + 1 if any(row.is_thread for row in own) else 1
-    ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("phalanx")}
-    others = sys._current_frames().keys() - ours - {threading.get_ident()}
-    # The callers run Python code, too. Ranks that are threads also have a thread that waits for all of them.
+    others = what_other_threads_run(own)
     for group in open_groups_of_process():
-        group._set_bystanders(len(others) > num_ranks)
+        group._set_other_threads(others != "none", others == "program")
 
 
 def _break_groups(found: Deadlock, observer: Observer) -> None:

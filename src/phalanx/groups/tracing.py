@@ -15,7 +15,7 @@ from phalanx.engine import TraceFile
 from phalanx.errors import PhalanxError, UsageError
 from phalanx.groups.open_groups import open_groups
 from phalanx.launch.context import current_context
-from phalanx.settings import copy_environment, read_placement, replace_environment, trace_folder
+from phalanx.settings import read_placement, set_trace_folder, trace_folder
 from phalanx.timeline.recording import Recording
 from phalanx.timeline.write import Written
 
@@ -32,9 +32,15 @@ _log = logging.getLogger("phalanx")
 # threads and have no recording of their own take part in that of the process. A child made by fork has none.
 _recordings: dict[int | None, Recording] = {}
 _beginning = threading.Lock()  # guards the decision to begin a recording
-os.register_at_fork(after_in_child=_recordings.clear)
-# No other thread holds the lock during a fork; otherwise nothing could release it in the child.
-os.register_at_fork(before=_beginning.acquire, after_in_parent=_beginning.release, after_in_child=_beginning.release)
+
+
+def _forget_recordings() -> None:
+    global _beginning  # noqa: PLW0603 - a thread that is not in the child may hold the old one
+    _beginning = threading.Lock()
+    _recordings.clear()
+
+
+os.register_at_fork(after_in_child=_forget_recordings)
 
 
 def _own_key() -> int | None:
@@ -71,7 +77,7 @@ class trace:
         begin(self._folder)
         if _own_key() is None:  # the environment belongs to the process, not to one of its threads
             self._outer_folder = trace_folder()
-            _set_trace_folder(self._folder.absolute())
+            set_trace_folder(self._folder.absolute())
         return self
 
     def __exit__(
@@ -83,7 +89,7 @@ class trace:
             PhalanxError: The timeline can't be written.
         """
         if _own_key() is None:
-            _set_trace_folder(self._outer_folder)
+            set_trace_folder(self._outer_folder)
         try:
             self.written = _end()
         except PhalanxError as problem:
@@ -92,13 +98,6 @@ class trace:
             error.add_note(f"trace: no timeline: {problem}")  # the error of the block matters more
         if self.written is not None and not self.written.num_spans:
             _log.warning("trace: nothing to see in %s: %s", self.written.page, " ".join(self.written.warnings))
-
-
-def _set_trace_folder(folder: Path | None) -> None:
-    """Let the ranks that this process starts from now on record into a folder, or not."""
-    environment = copy_environment()
-    environment.pop("PHALANX_TRACE", None)
-    replace_environment(environment | ({"PHALANX_TRACE": str(folder)} if folder is not None else {}))
 
 
 def begin(folder: Path) -> None:

@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -349,12 +349,58 @@ def test_changes_that_are_undone_before_the_import_are_not_made(
 
 
 @in_child
-def test_a_coalescing_block_that_raises_keeps_nothing(tmp_path: Path) -> None:
-    dist.init_process_group("phalanx", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+def test_functions_of_torch_that_were_replaced_in_part_are_replaced_by_the_next_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    last = "torch._C._distributed_c10d.Reducer._set_forward_pass_work_handle"
+    before = c10d.monitored_barrier, patches.find(last)
+    monkeypatch.setattr(torch_functions, "_keeping_works", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        torch_functions.teach_torch()
+    assert (c10d.monitored_barrier, patches.find(last)) == before
+    monkeypatch.undo()
+    torch_functions.teach_torch()
+    assert c10d.monitored_barrier is not before[0]
+    assert patches.find(last) is not before[1]
+
+
+@in_child
+def test_torchs_hook_for_exceptions_is_removed_but_not_that_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sys.excepthook
+    with thread_worlds():
+        dist.init_process_group("phalanx", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        assert sys.excepthook is not before
+        dist.destroy_process_group()
+    assert sys.excepthook is before
+    with thread_worlds():
+        monkeypatch.setattr(sys, "excepthook", print)
+    assert sys.excepthook is print
+
+
+def _raise_in_a_block() -> None:
     with contextlib.suppress(KeyError), c10d._coalescing_manager(device=torch.device("cpu")):
         dist.all_reduce(torch.ones(4))
         dist.broadcast(torch.ones(4), 0)
         raise KeyError
+
+
+def _raise_at_the_end_of_a_block() -> None:
+    with contextlib.suppress(RuntimeError), c10d._coalescing_manager(device=torch.device("cpu")):
+        dist.all_reduce(torch.ones(4))
+        dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4))  # torch refuses two kinds of operations
+
+
+@in_child
+@pytest.mark.filterwarnings("ignore:.*reduce_scatter_tensor. is deprecated:FutureWarning")
+@pytest.mark.parametrize("fail", [_raise_in_a_block, _raise_at_the_end_of_a_block])
+def test_a_coalescing_block_that_raises_keeps_nothing(tmp_path: Path, fail: Callable[[], None]) -> None:
+    dist.init_process_group("phalanx", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    fail()
     tensor = torch.ones(4)
     dist.broadcast(tensor, 0)
     dist.barrier()

@@ -139,6 +139,14 @@ class Patches:
             sys.meta_path.insert(0, finder)
             self._add(finder.remove)
 
+    def make(self, change: Callable[[], None]) -> None:
+        """Call `change`, which makes all changes. If it raises, what it has done so far is undone."""
+        try:
+            change()
+        except BaseException:
+            self.undo()
+            raise
+
     def enter(self, change: Callable[[], None]) -> None:
         """Make changes for one more user: `change` is called for the first one. Threads may call this.
 
@@ -146,11 +154,7 @@ class Patches:
         """
         with self._lock:
             if self._num_users == 0:
-                try:
-                    change()
-                except BaseException:
-                    self.undo()
-                    raise
+                self.make(change)
             self._num_users += 1
 
     def leave(self) -> None:

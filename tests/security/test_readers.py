@@ -34,6 +34,7 @@ from phalanx.errors import UsageError
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.connection import FrameReader, connected_pair
 from phalanx.launch.meeting import Gathering, address_of, meet
+from phalanx.launch.world import open_world
 from phalanx.timeline.write import write_timeline
 from tests.diagnosis.observations import fault, group, observation, row, waiting
 from tests.timeline.raw_files import RawRank
@@ -328,3 +329,15 @@ def test_a_rank_outside_the_group_is_refused(rank: int) -> None:
             group.entry(rank, 1)
         with pytest.raises(IndexError, match="rank outside the group"):
             group.records(rank)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("outside", [-1, 1, 1 << 20])
+def test_a_rank_outside_a_segment_is_refused(outside: int) -> None:
+    with open_world(1) as segment:
+        with pytest.raises(IndexError, match="rank outside the group"):
+            segment.records(outside)
+        with pytest.raises(IndexError, match="rank outside the group"):
+            segment.launched(outside, 1)
+        with pytest.raises(IndexError, match="rank outside the group"):
+            segment.declare_dead(outside, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch.distributed.constants as torch_constants
 import phalanx
 from phalanx.errors import UsageError
 from phalanx.real_gpus import discovery
+from phalanx.stand_in import install
+from phalanx.stand_in.install import StandIn
 from phalanx.torch_backend.untyped import c10d, dist, native
 from tests.virtual_gpus.in_child import in_child, on_virtual_devices, run_script
 
@@ -167,27 +170,32 @@ def test_a_torch_whose_newer_api_can_not_be_imported_has_stand_ins(monkeypatch: 
     assert c10d.ProcessGroupGloo is before
 
 
-def test_several_threads_may_undo_one_stand_in() -> None:
+class _ReadByBothThreads(StandIn):
+    """Gives a second thread time to read whether it is installed before the first one goes on."""
+
+    readers = threading.Barrier(2)
+
+    @property
+    def _is_installed(self) -> bool:
+        is_installed = bool(self.__dict__["is_installed"])
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.readers.wait(0.2)  # with a lock, the second one can't come
+        return is_installed
+
+    @_is_installed.setter
+    def _is_installed(self, is_installed: bool) -> None:
+        self.__dict__["is_installed"] = is_installed
+
+
+def test_several_threads_may_undo_one_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     before = c10d.ProcessGroupGloo
-    num_threads = 4
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with phalanx.stand_in_for("gloo"):
-            for _ in range(100):
-                shared = phalanx.stand_in_for("gloo")
-                start = threading.Barrier(num_threads)
-
-                def undo(start: threading.Barrier = start, shared: phalanx.StandIn = shared) -> None:
-                    start.wait(60)
-                    shared.undo()
-
-                threads = [threading.Thread(target=undo) for _ in range(num_threads)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join(60)
-                assert c10d.ProcessGroupGloo is not before  # the outer one is still installed
-    finally:
-        sys.setswitchinterval(interval)
+    with phalanx.stand_in_for("gloo"):
+        monkeypatch.setattr(install, "StandIn", _ReadByBothThreads)
+        shared = phalanx.stand_in_for("gloo")
+        threads = [threading.Thread(target=shared.undo) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert c10d.ProcessGroupGloo is not before  # the outer one is still installed
     assert c10d.ProcessGroupGloo is before

@@ -17,9 +17,11 @@ import torch
 
 import phalanx
 from phalanx.errors import OperationTimeoutError, RankFailedError, UsageError
+from phalanx.launch.zygote_ranks import ZygoteRanks
 from phalanx.testing import ranks
 from phalanx.torch_backend.untyped import dist
 from tests import leftovers
+from tests.interrupts import interrupt_after
 
 _KINDS = ["pool", "process", "thread"]
 
@@ -183,6 +185,37 @@ def test_a_run_that_takes_too_long_is_ended() -> None:
         with pytest.raises(OperationTimeoutError, match=r"rank 1.*: not done after 1 s") as caught:
             world.run(_make_hang())
         assert "in hang" in str(caught.value.__cause__)
+        assert world.run(abs, -1) == [1, 1]
+
+
+def _fail_to_clean_up(rank: int) -> None:
+    dist.init_process_group("phalanx", timeout=timedelta(seconds=20))
+    if dist.get_rank() == rank:
+        dist.destroy_process_group = None  # so its next call raises
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pool", "process"])
+def test_a_rank_that_fails_after_the_function_is_named_and_replaced(kind: Any) -> None:
+    with ranks(2, kind=kind, timeout_s=30) as world:
+        with pytest.raises(RankFailedError, match="rank 1 of 2: ended with exit code 1"):
+            world.run(_fail_to_clean_up, 1)
+        assert world.run(_sum_of_ranks) == [(0, 1.0), (1, 1.0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["start", "await_start", "read"])
+def test_ctrl_c_while_the_ranks_of_a_world_start_ends_them(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    with ranks(2) as world:
+        world.run(_pid)
+        world.close()
+        before = leftovers.open_descriptors()
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, ZygoteRanks, call)
+            with pytest.raises(KeyboardInterrupt):
+                world.run(_pid)
+        assert len(leftovers.open_descriptors()) == len(before)
+        assert leftovers.wait_until(lambda: not leftovers.rank_processes())
         assert world.run(abs, -1) == [1, 1]
 
 

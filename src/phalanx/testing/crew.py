@@ -6,7 +6,6 @@ Whatever happens to a rank, the crew returns one ending per rank, within the tim
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from phalanx.engine import GroupSegment
 from phalanx.launch.context import Placement
@@ -43,15 +42,15 @@ class Crew:
     """Ranks that wait for a task, or run one. Not for several threads.
 
     Args:
-        members: The ranks, in order.
+        members: The ranks, in order; functions that start ranks add to this list.
         starter: The object that has started them; the crew closes it.
         terminal: The terminal that debugged ranks share, if there is one.
     """
 
     def __init__(
-        self, members: Sequence[Member], starter: ForkedRanks | ZygoteRanks, terminal: Terminal | None = None
+        self, members: list[Member], starter: ForkedRanks | ZygoteRanks, terminal: Terminal | None = None
     ) -> None:
-        self.members = list(members)
+        self.members = members
         self._starter = starter
         self._terminal = terminal
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from phalanx.errors import InternalError
-from phalanx.launch.connection import Connection, connected_pair
+from phalanx.launch.connection import Connection
 from phalanx.launch.context import current_context
-from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
+from phalanx.launch.forked_ranks import ForkedRanks
 from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rank_process import Report
 from phalanx.launch.sending import pack
@@ -25,8 +25,8 @@ from phalanx.launch.world import name_meeting, open_world
 from phalanx.launch.zygote_client import ZygoteClient
 from phalanx.launch.zygote_ranks import ZygoteRanks, make_request, open_standard_streams
 from phalanx.testing.crew import Crew
-from phalanx.testing.member import Member, fork_member
-from phalanx.testing.output import OutputFiles, create_output_files
+from phalanx.testing.member import Member, fork_member, open_member, watch_process
+from phalanx.testing.output import OutputFiles
 from phalanx.testing.stacks import answer_with_stacks
 from phalanx.testing.task_watch import Terminal
 
@@ -48,7 +48,7 @@ def fork_crew(
             def be_rank(connection: Connection, rank: int = rank) -> None:
                 main(rank, connection)
 
-            crew.members.append(fork_member(rank, be_rank, starter, before=crew.members, redirect=redirect))
+            fork_member(crew.members, be_rank, starter, redirect=redirect)
     except BaseException:
         crew.close()
         raise
@@ -79,19 +79,23 @@ def start_crew(
         RankFailedError: A process could not be started.
         OSError: There are no more descriptors for them.
     """
-    with contextlib.ExitStack() as starting:
-        members, theirs = _open_members(num_ranks, starting)
-        starter = ZygoteRanks(members, has_groups=True)
-        crew = Crew(members, starter, terminal)
-        starting.push(lambda kind, *_: crew.close() if kind is not None else None)
-        segment = starting.enter_context(open_world(num_ranks))
-        descriptors = [segment.descriptor, *open_standard_streams(starting)]
-        for rank in range(num_ranks):
-            descriptors += _of_rank(members[rank], theirs[rank])
-        payload = pack((_be_zygotes_rank, (serve, redirect), {}))
-        starter.start(make_request(payload, num_ranks, name_meeting(), 1, gpus), descriptors, zygote)
+    payload = pack((_be_zygotes_rank, (serve, redirect), {}))
+    members: list[Member] = []
+    starter = ZygoteRanks(members, has_groups=True)
+    crew = Crew(members, starter, terminal)
+    try:
+        with contextlib.ExitStack() as starting:
+            theirs = _open_members(members, num_ranks, starting)
+            segment = starting.enter_context(open_world(num_ranks))
+            descriptors = [segment.descriptor, *open_standard_streams(starting)]
+            for member, connection in zip(members, theirs, strict=True):
+                descriptors += _of_rank(member, connection)
+            starter.start(make_request(payload, num_ranks, name_meeting(), 1, gpus), descriptors, zygote)
         starter.await_start()
         _await_ready(members)
+    except BaseException:
+        crew.close()
+        raise
     return crew
 
 
@@ -107,19 +111,22 @@ def start_programs(command: Callable[[str], Sequence[str]], num_ranks: int, term
         InternalError: They did not start.
         OSError: There are no more processes or descriptors for them.
     """
-    with contextlib.ExitStack() as starting:
-        members, theirs = _open_members(num_ranks, starting)
-        starter = ForkedRanks()
-        crew = Crew(members, starter, terminal)
-        starting.push(lambda kind, *_: crew.close() if kind is not None else None)
-        for member, connection in zip(members, theirs, strict=True):
-            own = _of_rank(member, connection)
-            process = subprocess.Popen(
-                command(",".join(map(str, own))), pass_fds=own, start_new_session=True, stdin=subprocess.DEVNULL
-            )
-            process.returncode = 0  # the crew waits for it
-            starter.add(member, process.pid, ChildProcess(process.pid))
-        _await_ready(members)
+    starter = ForkedRanks()
+    crew = Crew([], starter, terminal)
+    try:
+        with contextlib.ExitStack() as starting:
+            theirs = _open_members(crew.members, num_ranks, starting)
+            for member, connection in zip(crew.members, theirs, strict=True):
+                own = _of_rank(member, connection)
+                process = subprocess.Popen(
+                    command(",".join(map(str, own))), pass_fds=own, start_new_session=True, stdin=subprocess.DEVNULL
+                )
+                process.returncode = 0  # the crew waits for it
+                watch_process(member, process.pid, starter)
+        _await_ready(crew.members)
+    except BaseException:
+        crew.close()
+        raise
     return crew
 
 
@@ -144,20 +151,18 @@ def _be_started(connection: Connection, files: OutputFiles, serve: Serve, redire
     serve(connection)
 
 
-def _open_members(num_ranks: int, starting: contextlib.ExitStack) -> tuple[list[Member], list[Connection]]:
-    """Make the members, and the ranks' ends of their connections, which are closed here once the ranks have started."""
-    members, theirs = [], []
-    with contextlib.ExitStack() as opening:  # closes the members' own descriptors if there are too few for all of them
-        for rank in range(num_ranks):
-            ours, other = connected_pair()
-            opening.callback(ours.close)
-            starting.callback(other.close)
-            theirs.append(other)
-            files = create_output_files(rank)
-            opening.callback(files.close)
-            members.append(Member(rank, connection=ours, files=files))
-        opening.pop_all()
-    return members, theirs
+def _open_members(members: list[Member], num_ranks: int, starting: contextlib.ExitStack) -> list[Connection]:
+    """Add the members, and return the ranks' ends of their connections.
+
+    `starting` closes these ends here once the ranks have them: only then can the end of a rank be seen.
+    """
+    theirs = []
+    for rank in range(num_ranks):
+        member, other = open_member(rank)
+        members.append(member)
+        starting.callback(other.close)
+        theirs.append(other)
+    return theirs
 
 
 def _of_rank(member: Member, connection: Connection) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from phalanx.launch.connection import Connection, connected_pair
@@ -41,7 +41,7 @@ class Member(Rank):
     def begin_task(self) -> None:
         """Forget what happened in earlier tasks."""
         self.is_finished = self.is_consequence = False
-        self.failed_at = None
+        self.failed_at = self.disagreement = None
         self.sent.clear()
 
     def close(self) -> None:
@@ -51,49 +51,47 @@ class Member(Rank):
         self.files.close()
 
 
+def open_member(number: int) -> tuple[Member, Connection]:
+    """Make a member without a process, and the rank's end of its connection."""
+    ours, theirs = connected_pair()
+    try:
+        return Member(number, connection=ours, files=create_output_files(number)), theirs
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+
+
 def fork_member(
-    number: int,
-    main: Callable[[Connection], None],
-    starter: ForkedRanks,
-    *,
-    before: Iterable[Member],
-    redirect: bool,
+    members: list[Member], main: Callable[[Connection], None], starter: ForkedRanks, *, redirect: bool
 ) -> Member:
-    """Fork a rank that runs `main` and ends.
+    """Fork the next rank of a crew; it runs `main` and ends.
 
     Args:
-        number: Its number.
+        members: The ranks of the crew. The new one is added before it is forked, so that the crew's close() ends it
+            even if this function raises, for example after Ctrl-C.
         main: The function that it runs.
         starter: The starter that watches it.
-        before: Ranks that were forked before; the new one must not keep their connections open.
         redirect: Whether it prints into its own files, and not to the streams of this process.
     """
-    ours, theirs = connected_pair()
-    with contextlib.ExitStack() as starting:
-        starting.callback(theirs.close)
-        on_failure = starting.enter_context(contextlib.ExitStack())
-        on_failure.callback(ours.close)
-        files = create_output_files(number)
-        member = Member(number, connection=ours, files=files)
-        on_failure.pop_all()
-        on_failure.callback(member.close)
+    member, theirs = open_member(len(members))
+    members.append(member)
 
-        def be_rank() -> None:
-            for other in before:
-                other.connection.close()
-            ours.close()
-            if redirect:
-                files.redirect()
-            answer_with_stacks(files)
-            main(theirs)
+    def be_rank() -> None:
+        for other in members:  # the new rank must not keep the crew's connections open, its own among them
+            other.connection.close()
+        if redirect:
+            member.files.redirect()
+        answer_with_stacks(member.files)
+        main(theirs)
 
-        fork_rank(be_rank, lambda pid: _watch(member, pid, starter))
-        on_failure.pop_all()
+    with contextlib.closing(theirs):
+        fork_rank(be_rank, lambda pid: watch_process(member, pid, starter))
     return member
 
 
-def _watch(member: Member, pid: int, starter: ForkedRanks) -> None:
-    """Give a forked process to its starter, or end it."""
+def watch_process(member: Member, pid: int, starter: ForkedRanks) -> None:
+    """Give a new child process to its starter, or end it."""
     try:
         starter.add(member, pid, ChildProcess(pid))
     except BaseException:  # such as no descriptor for it: nobody would know of the process

@@ -95,10 +95,16 @@ def _install() -> None:
         register_backend(THREADED, _create_threaded, ["cpu"], _patches.when, why)
     hook = sys.excepthook
     why = "init_process_group on each rank puts a hook on top of it"
-    _patches.note("sys.excepthook", lambda: setattr(sys, "excepthook", hook), why)
+    _patches.note("sys.excepthook", lambda: _put_hook_back(hook), why)
     native._set_thread_isolation_mode(True)
     name = "torch._C._distributed_c10d._set_thread_isolation_mode"
     _patches.note(name, lambda: native._set_thread_isolation_mode(False), "C++ keeps groups by name, per thread")
+
+
+def _put_hook_back(before: Any) -> None:
+    """Remove torch's hooks; keep a hook that the program has put on top of them."""
+    if getattr(sys.excepthook, "__module__", "") == c10d.__name__:
+        sys.excepthook = before
 
 
 def use_own_autograd_thread() -> Any:

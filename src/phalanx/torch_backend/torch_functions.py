@@ -38,7 +38,7 @@ def teach_torch() -> None:
         skip_own_code()
         if not _patches:
             _served.clear()
-            _replace_functions()
+            _patches.make(_replace_functions)
         for key in (_KEYS[kind] for kind in ("cpu", *stream_order.device_types())):
             if key not in _served:
                 _served.add(key)
@@ -145,18 +145,19 @@ def _get_split_source(original: Callable[..., Any], group: Any) -> Any:
 def _coalescing_manager(original: Callable[..., Any], group: Any = None, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Wait for callbacks first: torch counts calls of any thread as a part of the block.
 
-    torch does not end a block that raises. So its tensors stay in memory, and no later block can begin.
+    torch does not end a block that raises, nor one whose end raises. So its tensors stay in memory, and no later block
+    can begin.
     """
     pending_futures.await_own()
     own = _own(group)
-    with original(group, *args, **kwargs) as manager:
-        try:
+    try:
+        with original(group, *args, **kwargs) as manager:
             yield manager
-        except BaseException:
-            if own is not None:
-                c10d._world.pg_coalesce_state.pop(own, None)
-                own.abandon_coalescing()
-            raise
+    except BaseException:
+        if own is not None:
+            c10d._world.pg_coalesce_state.pop(own, None)
+            own.abandon_coalescing()
+        raise
 
 
 def _maybe_attach_flight_recorder(original: Callable[..., Any], group: Any, *args: Any) -> None:

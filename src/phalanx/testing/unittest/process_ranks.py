@@ -59,8 +59,7 @@ class ProcessRanks:
                 raise
             leave_groups()
 
-        members.append(fork_member(rank, main, self._starter, before=members, redirect=False))
-        return members[-1]
+        return fork_member(members, main, self._starter, redirect=False)
 
     def hear(self) -> None:
         """Note the ranks that have ended."""

@@ -50,7 +50,7 @@ def named_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "phalanx" in name}
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> bool:
     """Poll for something another process does; tell whether it came true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -14,9 +14,9 @@ _FOLDER = Path(phalanx.__file__).parent
 _IMPORTED_ON_USE = {"__init__.py", "testing/__init__.py", "testing/unittest/__init__.py"}
 # The docstring of the package, or of the module, gives one reason for all.
 _WITH_ONE_REASON = ("cli/", "doctor/", "jobs/", "torch_backend/autoload.py")
-# A zygote imports what most ranks need, and a rank what sets up its virtual GPUs. Their package is below these modules
-# and must not depend on them.
-_BY_NAME_ON_PURPOSE = {"launch/zygote.py", "launch/rank_devices.py", "patches.py"}
+# What starts ranks imports what most ranks need, and a rank what sets up its virtual GPUs. Their package is below these
+# modules and must not depend on them.
+_BY_NAME_ON_PURPOSE = {"launch/zygote.py", "launch/threads.py", "launch/rank_devices.py", "patches.py"}
 
 
 def _modules() -> Iterator[tuple[str, str]]:

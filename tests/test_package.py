@@ -6,6 +6,8 @@ import importlib.metadata
 import subprocess
 import sys
 
+import pytest
+
 import phalanx
 
 
@@ -24,6 +26,17 @@ def test_dir_lists_no_other_names() -> None:
     shown = _python("-c", "import phalanx; phalanx.spawn; print(*dir(phalanx))")
     names = {name for name in shown.stdout.split() if not name.startswith("__")}
     assert names == set(phalanx.__all__)
+
+
+@pytest.mark.parametrize("name", ["testing.ranks", "testing.unittest.MultiProcessTestCase", "devices.no_leaks"])
+def test_a_public_subpackage_needs_no_import_of_its_own(name: str) -> None:
+    shown = _python("-c", f"import phalanx; print(callable(phalanx.{name}))")
+    assert shown.stdout == "True\n", shown.stderr
+
+
+def test_the_package_imports_none_of_its_subpackages_unless_asked() -> None:
+    shown = _python("-c", "import phalanx, sys; dir(phalanx); print(*sys.modules)")
+    assert not {"phalanx.testing", "phalanx.devices"} & set(shown.stdout.split())
 
 
 def test_every_listed_name_can_be_used() -> None:

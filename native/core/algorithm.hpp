@@ -1,4 +1,4 @@
-// Which way an all_reduce goes, by bytes and ranks. docs/internals/collectives.md lists the thresholds of the others.
+// Which algorithm an all_reduce uses, by bytes and ranks. docs/internals/collectives.md lists the thresholds of the others.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace phalanx {
 
 enum class Algorithm {
-  kOneShot,   // every rank publishes its data with its arrival; one synchronisation
+  kOneShot,   // every rank publishes its data with its arrival; the ranks meet once
   kPipeline,  // chunks through the stage buffers, which stay in the cache
 };
 
@@ -19,7 +19,8 @@ struct AlgorithmRow {
   std::size_t one_shot_bytes;  // what one rank publishes, at most kSlotBytes
 };
 
-// First row that fits. One-shot reductions are repeated on every rank: with many ranks they pay off for less.
+// The first row that fits counts. In one shot, every rank does the whole reduction: with many ranks that pays off only for less
+// data.
 inline constexpr AlgorithmRow kAlgorithms[] = {
     {Operation::kAllReduce, 4, 4096},
     {Operation::kAllReduce, 16, 2048},
@@ -34,9 +35,9 @@ inline Algorithm choose_algorithm(Operation operation, std::size_t bytes, int nu
   return bytes <= kSlotBytes ? Algorithm::kOneShot : Algorithm::kPipeline;
 }
 
-// Results above this size would not stay in the cache: write them around it.
+// Results of this size and above would not stay in the cache, so they bypass it.
 inline constexpr std::size_t kStreamingBytes = 8u << 20;
-// Results in memory that was read or written shortly before may still be in a large cache, and are better written there.
+// But if a large cache may still hold the memory of a result, because it was just read or written, plain stores are faster.
 inline bool is_out_of_cache(std::size_t bytes, int num_ranks) noexcept {
   return bytes >= kStreamingBytes && bytes * std::size_t(num_ranks) >= shared_cache_bytes() / 2 * 3;
 }

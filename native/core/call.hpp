@@ -19,12 +19,12 @@ struct Call {
   double factor = 1.0;          // premul_sum
   std::int64_t start_ns = 0;    // monotonic
   std::int64_t deadline_ns = 0;
-  std::int64_t paused_ns = 0;   // of the clock of Deadline, when it started
+  std::int64_t paused_ns = 0;   // paused_ns_so_far() when it started: see Deadline
   std::uint32_t location = 0;   // index into this rank's location table
   bool is_async = false;
   bool may_do_more = false;     // it has a short timeout, after which the caller may have something else to do
   bool is_on_device = false;    // its tensors are on a GPU
-  bool is_uneven = false;       // this rank may give or get more than size_bytes tells
+  bool is_uneven = false;       // this rank may give or get more than size_bytes says
   std::uint64_t tag = 0;        // of a message
   std::uint64_t size_bytes = 0; // what this rank gives or gets; for the journal, and to guess how long it takes
   std::uint32_t num_dims = 0;

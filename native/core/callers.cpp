@@ -15,7 +15,7 @@ struct Thread {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
   }
-  // torch names the threads of its autograd engine so.
+  // torch gives this name to the threads of its autograd engine.
   static bool has_name_of_autograd() noexcept {
     static constexpr char kPrefix[] = "pt_autograd";
     char name[16] = {};
@@ -33,7 +33,7 @@ std::uint64_t Callers::own_serial() noexcept { return here.serial; }
 void Callers::note_another() noexcept {
   std::atomic<std::int32_t>& word = here.is_for_backward ? member_.backward_caller : member_.caller;
   const std::int32_t before = word.load(std::memory_order_relaxed);
-  const auto self = static_cast<std::int32_t>(syscall(SYS_gettid));  // not kept: a fork changes it
+  const auto self = static_cast<std::int32_t>(syscall(SYS_gettid));  // not remembered: a fork changes it
   if (before != self && before != kSeveral)
     word.store(before == 0 || has_ended(before) ? self : kSeveral, std::memory_order_relaxed);
   (here.is_for_backward ? backward_ : forward_).store(here.serial, std::memory_order_relaxed);

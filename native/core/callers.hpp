@@ -1,8 +1,8 @@
-// Which threads call a rank's operations, for whoever looks for deadlocks.
+// Which threads call a rank's operations, for the search for deadlocks.
 //
-// A rank that sleeps can never go on only if no other thread of it may come and make the call that its peers wait for. So each
-// rank publishes which thread calls its operations, or that there are several. torch runs the backward pass in threads of its
-// own, whose calls count for themselves.
+// A rank that sleeps can never go on only if none of its other threads may still make the call that its peers wait for. So
+// each rank publishes which thread calls its operations, or that there are several. torch runs the backward pass in threads of
+// its own; their calls count apart.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace phalanx {
 
-// Noted under the caller's lock (the GIL). Any thread may ask whether it is a caller.
+// note() needs the caller's lock (the GIL). Any thread may ask whether it is a caller.
 class Callers {
  public:
   explicit Callers(Member& member) : member_(member) {}
@@ -27,15 +27,15 @@ class Callers {
   }
 
  private:
-  // Of this thread. Never used again, unlike what the system calls threads.
+  // The number of this thread. It is never reused, unlike the kernel's thread ids.
   static std::uint64_t own_serial() noexcept;
   void note_another() noexcept;
 
   Member& member_;
-  std::atomic<std::uint64_t> forward_{0}, backward_{0};  // the last ones
+  std::atomic<std::uint64_t> forward_{0}, backward_{0};  // the last threads noted
 };
 
-// While it lives, a thread waits for asynchronous collectives of this rank. Of other threads than callers that says nothing.
+// While it lives, this thread waits for asynchronous collectives of its rank. In a thread that is not a caller, it does nothing.
 class AwaitsWork {
  public:
   AwaitsWork(Member& member, const Callers& callers) : member_(callers.is_one() ? &member : nullptr) {
@@ -47,7 +47,7 @@ class AwaitsWork {
   AwaitsWork(const AwaitsWork&) = delete;
   AwaitsWork& operator=(const AwaitsWork&) = delete;
 
-  // It is not done yet, and no handler of a signal runs in the middle of the wait.
+  // The collective is not done yet, and no handler of a signal runs in the middle of the wait.
   void look_in_vain() noexcept {
     if (member_ != nullptr) member_->work_looks.fetch_add(1, std::memory_order_release);
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kUnlimited = std::size_t(1) << 60;  // version 1 writes a huge number where version 2 writes "max"
 
-// Nothing where there is no such file, and where it holds no number, such as "max" or -1.
+// Nothing if there is no such file, or if it holds no number but, for example, "max" or -1.
 std::optional<std::size_t> read_number(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -57,8 +57,8 @@ std::string unescape(const std::string& text) {
   return plain;
 }
 
-// The folder of the group at `path` and those above it, as far as they are mounted: `place` shows what is below `root`. None where
-// that is another part of the tree, as it is when somebody has mounted the group of something else.
+// The folder of the group at `path` and those above it, as far as they are mounted: the mount at `place` shows what is below
+// `root`. None if `path` is not below `root`, for example if the mounted group is that of another process.
 std::vector<std::string> upwards(const std::string& place, const std::string& root, std::string path) {
   if (root.size() > 1) {
     if (path.compare(0, root.size(), root) != 0 || (path.size() > root.size() && path[root.size()] != '/')) return {};
@@ -123,7 +123,7 @@ std::optional<std::size_t> ControlGroups::memory_limit_bytes() const {
   for (const std::string& folder : folders("")) lower(smallest, read_number(folder + "/memory.max"));
   for (const std::string& folder : folders("memory")) {
     lower(smallest, read_number(folder + "/memory.limit_in_bytes"));
-    // Groups above may have limits and not be mounted here.
+    // Groups above may have limits but not be mounted here.
     const std::size_t above = sum_of(folder + "/memory.stat", {"hierarchical_memory_limit"});
     if (above != 0) lower(smallest, above);
   }

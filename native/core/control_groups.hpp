@@ -1,4 +1,4 @@
-// The limits that control groups set, of version 1 and 2, on a process's own group or on any above it.
+// The limits that control groups (version 1 and 2) set on a process, in its own group or in any group above it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace phalanx {
 
-// Reads the places of the groups once, and the numbers in them at each call. Threads may share it.
+// Finds the folders of the groups once, and reads the numbers in them at each call. Threads may share it.
 class ControlGroups {
  public:
   // `process` is a folder like /proc/self: its files "cgroup" and "mountinfo" say where the groups are.
@@ -17,7 +17,7 @@ class ControlGroups {
 
   // The smallest limit of memory.
   std::optional<std::size_t> memory_limit_bytes() const;
-  // What the limits leave. The kernel gives back the cache of files before it refuses memory: so that does not count as used.
+  // What the limits leave. The kernel frees its cache of files before it refuses memory, so the cache does not count as used.
   std::optional<std::size_t> memory_left_bytes() const;
   // How many more processes and threads may be started.
   std::optional<std::size_t> processes_left() const;
@@ -31,7 +31,7 @@ class ControlGroups {
   std::map<std::string, Folders> folders_;  // by controller, the own group first; "" is version 2
 };
 
-// As usable_cores() of platform.hpp, by the control groups that this folder shows.
+// Like usable_cores() of platform.hpp, with the control groups that this folder shows.
 int usable_cores(const std::string& process);
 
 }  // namespace phalanx

@@ -19,12 +19,12 @@ constexpr std::int64_t kSleepSliceNs = 50'000'000;  // how often a sleeper looks
 
 std::atomic<std::uint32_t> fork_generation{0};
 
-// The endpoints of this process, for paused_ns(). A child made by fork has none; the lock it inherits may be held
-// for ever by a thread that is not there, so it gets a new one.
+// The endpoints of this process, for paused_ns(). A forked child has none. The inherited lock may be held for ever by a
+// thread that the child does not have, so the child gets a new one.
 struct Living {
   std::mutex mutex;
   std::vector<const Endpoint*> endpoints;
-  std::int64_t looked_ns = 0;  // when paused_ns() last did
+  std::int64_t looked_ns = 0;  // when paused_ns() last looked
 };
 std::atomic<Living*> living{new Living};
 
@@ -40,11 +40,12 @@ Layout layout_for(const GroupShape& shape, std::byte* base) {
   return Layout(base, shape.num_ranks, shape.chunk_bytes, shape.eager_bytes, shape.bulk_bytes);
 }
 
-// Spinning is for the time a peer needs on another core. Beyond that yielding costs little more where cores are free, and
-// everything is gained where they are not: other programs may have taken them.
+// A rank spins for about as long as a peer on another core needs. After that it yields. Where cores are free this costs
+// little more, and where other programs have taken them it lets the peers run.
 Patience patience_for(bool is_crowded) { return is_crowded ? Patience{300, 2'000'000} : Patience{5'000, 1'000'000}; }
 
-// As much for every core, whether one rank has it or several; and half of the cache that cores share is left to others.
+// The same amount for every core, whether one rank runs there or several. All ranks together use at most half of the shared
+// cache.
 std::size_t turn_bytes(const GroupShape& shape, int cores, int crowd) {
   const std::size_t num_buffers = std::size_t(shape.num_ranks) * kStageSets * kStageBuffers;
   const std::size_t most = shared_cache_bytes() == 0 ? shape.chunk_bytes : shared_cache_bytes() / 2 / num_buffers;
@@ -57,7 +58,8 @@ thread_local Waiter* Endpoint::waiter = nullptr;
 
 namespace {
 
-// A rank that was killed at its breakpoint is still marked, until somebody looks for dead peers in that very group.
+// A rank that was killed in the debugger stays marked until a peer of that group looks for dead peers, so check that it still
+// lives.
 bool is_debugged(const Member& member) {
   if (member.is_debugged.load(std::memory_order_relaxed) == 0 || member.state.load() != MemberState::kPresent) return false;
   if (member.pid_namespace.load() != own_pid_namespace()) return true;
@@ -128,7 +130,7 @@ Endpoint::Endpoint(Segment segment, int rank, bool is_thread)
   watch_forks();
   fork_generation_ = fork_generation.load();
   Member& member = layout_.member(rank);
-  std::int32_t nobody = 0;  // whoever writes the first pid has the rank; nothing of the owner's may be touched by others
+  std::int32_t nobody = 0;  // the first process to write its pid owns the rank; others must not touch the owner's words
   if (!member.pid.compare_exchange_strong(nobody, getpid()))
     throw std::runtime_error("rank " + std::to_string(rank) + " of this group is taken already");
   member.is_thread.store(is_thread);
@@ -155,7 +157,7 @@ Endpoint::~Endpoint() {
 bool Endpoint::is_owner() const noexcept { return fork_generation_ == fork_generation.load(std::memory_order_relaxed); }
 
 void Endpoint::leave() noexcept {
-  if (!is_owner()) return;  // a child made by fork is not the rank
+  if (!is_owner()) return;  // a forked child is not the rank
   MemberState present = MemberState::kPresent;
   if (layout_.member(rank_).state.compare_exchange_strong(present, MemberState::kLeft)) wake_everybody(layout_);
   segment_.close_descriptor();
@@ -174,7 +176,7 @@ void Endpoint::begin(const Call& call) {
 
 void Endpoint::publish(const Call& call, const std::byte* data, std::size_t bytes, std::uint64_t extra) {
   Post& post = layout_.post(rank_, seq());
-  // compare_unseen may be looking: it must see that the old post is gone before it sees anything of the new one.
+  // A peer may be in compare_unseen: it must see that the old post is gone before it sees anything of the new one.
   post.seq.store(0, std::memory_order_relaxed);
   post.signature.store(call.signature(), std::memory_order_release);
   post.count.store(call.count, std::memory_order_release);
@@ -183,7 +185,7 @@ void Endpoint::publish(const Call& call, const std::byte* data, std::size_t byte
   post.place = place_;
   slot_writer_.write(bytes <= kInlineBytes ? post.payload : layout_.slot(rank_, seq()), data, bytes);
   tell_core();
-  // For await_departure; seen before the post, whose store is the one that pairs with sleepers.
+  // For await_departure. Peers see it before the post; the store of the post is the one that pairs with sleepers.
   layout_.progress(rank_).arrived.store(seq(), std::memory_order_release);
   // Pairs with the load in await_arrivals: payload and signature are visible first.
   post.seq.store(seq(), std::memory_order_seq_cst);
@@ -195,9 +197,9 @@ void Endpoint::refuse(const Call& call, const std::string& text) {
   Call refusal = call;
   refusal.operation = Operation::kRefused;
   begin(refusal);
-  const std::string_view told = beginning_of(text, kSlotBytes - 1);
-  std::memcpy(layout_.slot(rank_, seq()), told.data(), told.size());
-  layout_.slot(rank_, seq())[told.size()] = std::byte{0};
+  const std::string_view kept = beginning_of(text, kSlotBytes - 1);
+  std::memcpy(layout_.slot(rank_, seq()), kept.data(), kept.size());
+  layout_.slot(rank_, seq())[kept.size()] = std::byte{0};
   publish(refusal, nullptr, 0);
   end();
 }
@@ -227,7 +229,7 @@ void Endpoint::compare(const Call& call, int peer) {
 
 void Endpoint::compare_oldest_unseen() {
   compare_unseen(unseen_.front());
-  unseen_.clear();  // who disagrees once disagrees again: looking at one in kPosts finds it, and costs nothing
+  unseen_.clear();  // ranks that disagree go on disagreeing: comparing one operation in kPosts finds it, at no cost
 }
 
 void Endpoint::compare_all_unseen() {
@@ -241,7 +243,7 @@ void Endpoint::compare_unseen(Seq seq) {
   const std::uint64_t count = mine.count.load(std::memory_order_relaxed);
   for (int peer = 0; peer < num_ranks_; ++peer) {
     const Post& post = layout_.post(peer, seq);
-    if (post.seq.load(std::memory_order_seq_cst) != seq) continue;  // written over already: too late to tell
+    if (post.seq.load(std::memory_order_seq_cst) != seq) continue;  // already overwritten: too late to compare
     const std::uint64_t its_signature = post.signature.load(std::memory_order_acquire);
     const std::uint64_t its_count = post.count.load(std::memory_order_acquire);
     if (post.seq.load(std::memory_order_seq_cst) != seq) continue;
@@ -261,7 +263,7 @@ Stage Endpoint::claim_stage(const Call& call, StageUse use, const Filling& filli
     }
     is_stage_reserved_ = true;
   }
-  // All ranks count operations alike, so they agree on the half.
+  // All ranks give an operation the same number, so they agree on the half.
   const std::size_t half = seq() % kStageSets;
   for (std::size_t set = 0; set < kStageSets; ++set) {
     if (use == StageUse::kHalf && set != half) continue;
@@ -272,9 +274,9 @@ Stage Endpoint::claim_stage(const Call& call, StageUse use, const Filling& filli
   return stage(use);
 }
 
-// What was read last lies in its reader's own cache, and is dear to write over. So an operation that does not fill its
-// buffers begins where the one before it ended, round and round: when it is written again, it has left that cache. A few
-// lines are quicker where they are.
+// Overwriting what a peer has just read is slow, because the cache line must move back from the peer's own cache. So an
+// operation that does not fill its buffers begins where the one before it ended, and starts again at the end: when a
+// line is written again, it has left that cache. A few lines are faster at a fixed place.
 std::uint64_t Endpoint::take_turn(std::size_t half, const Filling& filling) noexcept {
   const auto in_lines = [](std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; };
   const std::size_t used = in_lines(std::min(filling.stride, filling.total));
@@ -301,7 +303,7 @@ Stage Endpoint::stage(StageUse use) const noexcept {
 void Endpoint::post_step(std::uint64_t step) {
   Progress& progress = layout_.progress(rank_);
   if (progress.step_of.load(std::memory_order_relaxed) != seq()) {
-    // Who sees the new operation must not see the old one's count: pairs with has_step.
+    // A peer that sees the new operation must not see the old one's count: pairs with has_step.
     progress.step.store(0, std::memory_order_relaxed);
     progress.step_of.store(seq(), std::memory_order_release);
   }
@@ -309,8 +311,9 @@ void Endpoint::post_step(std::uint64_t step) {
   wake_sleepers();
 }
 
-// If the peer goes on to a later operation between the two loads, the count read is that one's: smaller, then the next look finds
-// the later operation; or large enough, and true, for who is in a later operation has done all steps of this one.
+// The peer may go on to a later operation between the two loads; then the count is that of the later operation. If it is too
+// small, the next look finds the later operation. If it is large enough, the answer is right, because a rank in a later operation
+// has done all steps of this one.
 bool Endpoint::has_step(int peer, std::uint64_t step) const noexcept {
   const Progress& progress = layout_.progress(peer);
   const Seq operation = progress.step_of.load(std::memory_order_seq_cst);
@@ -348,7 +351,7 @@ void Endpoint::wake_sleepers() noexcept {
 
 namespace {
 
-// Counts a rank as asleep for a peer while it lives.
+// While this object lives, the rank counts as asleep, waiting for `peer`.
 class Asleep {
  public:
   Asleep(const Layout& layout, int rank, int peer)
@@ -414,7 +417,7 @@ void Endpoint::await_slowly(const Call& call, int first, int last, int peer, con
   }
 }
 
-// For those who look for deadlocks. A caller may run its asynchronous operations itself while it waits for them: see Lane::wait.
+// For the search for deadlocks. A caller may run its asynchronous operations itself while it waits for them: see Lane::wait.
 void Endpoint::look_in_vain() noexcept {
   layout_.progress(rank_).looks.fetch_add(1, std::memory_order_release);
   if (waiter != nullptr && callers_.is_one()) member().work_looks.fetch_add(1, std::memory_order_release);
@@ -439,12 +442,12 @@ void Endpoint::check_trouble(const Deadline& deadline, int first, int last, cons
     if (peer == rank_ || ready(peer)) continue;
     if (missing < 0) missing = peer;
     ++num_missing;
-    // It posts everything before it leaves, so look once more after seeing that it left.
+    // A peer posts everything before it leaves, so look once more after seeing that it left.
     if (left < 0 && layout_.member(peer).state.load() == MemberState::kLeft && !ready(peer)) left = peer;
   }
   if (num_missing == 0) return;
   if (left >= 0) {
-    // Perhaps it left because of somebody's death or fault, which is then the better reason.
+    // Perhaps it left because of a death or a fault, which is then the better reason to report.
     throw_if_faulty();
     dead = peers_.find_dead();
   }
@@ -456,7 +459,7 @@ void Endpoint::check_trouble(const Deadline& deadline, int first, int last, cons
 
 void Endpoint::fail(FaultKind kind, int culprit, const FaultDetail& detail) {
   if (!set_fault(layout_, kind, culprit, rank_, seq(), detail)) {
-    // Somebody else is writing the first fault: theirs is the one to report, unless they died over it.
+    // Another process is writing the first fault. Report that one, unless the process died while it wrote.
     for (int i = 0; i < 100; ++i) {
       throw_if_faulty();
       usleep(1000);

@@ -37,7 +37,7 @@ std::size_t group_bytes(const GroupShape& shape);
 // A fresh segment, ready for ranks to attach. Throws OutOfMemory.
 Segment create_group_segment(const GroupShape& shape);
 
-// How long to try before sleeping: by spinning while cores are to spare, by yielding when they are not.
+// How long a rank tries before it sleeps: first it spins, then it yields its core.
 struct Patience {
   std::int64_t spin_ns;
   std::int64_t yield_ns;
@@ -47,10 +47,10 @@ enum class StageUse { kHalf, kWhole };
 
 inline constexpr std::int64_t kGlanceNs = 2'000;
 
-// Who called an operation, to be asked while it waits.
+// The caller of an operation. The engine informs it of a wait, and asks it whether to end the wait.
 class Waiter {
  public:
-  // The wait will take longer than a glance: what the caller holds may be let go. May be told more than once.
+  // The wait will take longer than a glance, so the caller may release what it holds. May be called more than once.
   virtual void begin_waiting() noexcept = 0;
   // True ends the wait with kInterrupted.
   virtual bool is_interrupted() = 0;
@@ -59,14 +59,14 @@ class Waiter {
   ~Waiter() = default;
 };
 
-// How an operation fills a buffer: in so many parts alike, `stride` bytes of each at a time, `total` in all.
+// How an operation fills a buffer: with `parts` equal parts. Each has `total` bytes in all, and `stride` of them in each chunk.
 struct Filling {
   std::size_t parts;
   std::size_t total;
   std::size_t stride;
 };
 
-// Where the ranks' chunks of one operation lie. Each rank chooses where its own begin, and tells in its post.
+// Where the ranks' chunks of one operation lie. Each rank chooses where its own begin, and says so in its post.
 struct Stage {
   const Layout* layout;
   std::size_t offset;
@@ -76,16 +76,16 @@ struct Stage {
   int me;
   std::uint64_t own_place = 0;
 
-  // A place is the buffer of the first step, and where in every buffer, in whole cache lines.
+  // A place combines the number of the first step's buffer with an offset into every buffer, in whole cache lines.
   std::byte* at(int rank, std::uint64_t step) const {
     const std::uint64_t place = rank == me ? own_place : layout->post(rank, seq).place;
     return layout->stage(rank) + offset + (place + step) % kStageBuffers * chunk_bytes + place / kCacheLine * kCacheLine;
   }
-  // A part of a chunk for each rank, in whole cache lines.
+  // The size of each rank's part of a chunk, in whole cache lines.
   std::size_t part_bytes(int num_ranks) const { return chunk_bytes / std::size_t(num_ranks) / kCacheLine * kCacheLine; }
 };
 
-// Not thread-safe by itself: Lane gives it to one thread at a time. The journal and faults may be read by anyone.
+// Not thread-safe by itself: Lane gives it to one thread at a time. Any thread may read the journal and the fault.
 class Endpoint {
  public:
   Endpoint(Segment segment, int rank, bool is_thread);
@@ -99,7 +99,7 @@ class Endpoint {
   // Any thread may ask.
   Seq seq() const noexcept { return seq_.load(std::memory_order_relaxed); }
 
-  // Of the operations that this thread runs, or null.
+  // The waiter of the operations that this thread runs, or null.
   static thread_local Waiter* waiter;
   static void begin_waiting() noexcept {
     if (waiter != nullptr) waiter->begin_waiting();
@@ -123,42 +123,42 @@ class Endpoint {
     if (!unseen_.empty()) [[unlikely]]
       compare_all_unseen();
   }
-  // This rank goes on without looking what the others called: it will look later.
+  // This rank goes on without looking at what its peers called; it compares that later.
   void leave_unseen() { unseen_.push_back(seq()); }
   const std::byte* payload(int peer, std::size_t bytes) const noexcept {
     return bytes <= kInlineBytes ? layout_.post(peer, seq()).payload : layout_.slot(peer, seq());
   }
 
-  // -- chunks: steps within the operation
-  // Where this operation's chunks lie. Halves let the next operation begin while slow peers still read this one's; the
-  // whole gives larger chunks, but a rank waits for all others before it writes them: only one rank may claim it.
+  // -- chunks: steps within the operation Where this operation's chunks lie. With halves, the next operation can begin
+  // while slow peers still read this one's. The whole stage gives larger chunks, but its writer must first wait for all
+  // other ranks, so only one rank may claim it.
   Stage stage(StageUse use) const noexcept;
-  // The same, and this rank may write its part of it. A half must be claimed before it is published: that tells the place.
+  // The same, and this rank may write to its own stage. Claim a half before you publish, because the post contains its place.
   Stage claim_stage(const Call& call, StageUse use, const Filling& filling);
   SharedWriter& writer() noexcept { return stage_writer_; }
   SharedWriter& slot_writer() noexcept { return slot_writer_; }
   void post_step(std::uint64_t step);
   void await_step(const Call& call, std::uint64_t step, int first, int last);
-  // Whether that is the last step of this operation that the rank has posted. It asks twice for the operation, because the rank
-  // may go on to the next one in between.
+  // Whether `step` is the last step of this operation that the rank has posted. It loads step_of twice, because the rank may go
+  // on to the next operation in between.
   bool is_at_step(int rank, std::uint64_t step) const noexcept {
     const Progress& progress = layout_.progress(rank);
     return progress.step_of.load(std::memory_order_seq_cst) == seq() && progress.step.load(std::memory_order_seq_cst) == step &&
            progress.step_of.load(std::memory_order_seq_cst) == seq();
   }
 
-  // Wait until every peer has left operation `u`: what was written for it may be overwritten.
+  // Wait until every peer has left operation `u`. Then this rank may overwrite what it wrote for it.
   void await_departure(const Call& call, Seq u);
 
   // -- trouble
   void throw_if_faulty() const { phalanx::throw_if_faulty(layout_); }
-  // The first fault of a group stays; throws it.
+  // Sets the fault of the group, if it has none yet, and throws the one it has.
   [[noreturn]] void fail(FaultKind kind, int culprit, const FaultDetail& detail = {});
   // A fault that the launcher sets in `ancestor` is a fault here too.
   void watch(std::shared_ptr<Endpoint> ancestor) { ancestor_ = std::move(ancestor); }
   void throw_if_ancestor_failed();
   void leave() noexcept;
-  // Deadlines of everybody in this group stand still.
+  // Meanwhile, the deadlines of all ranks of this group are paused.
   void set_debugged(bool is_debugged) noexcept { layout_.member(rank_).is_debugged.store(is_debugged); }
   bool is_owner() const noexcept;
 
@@ -177,22 +177,22 @@ class Endpoint {
   Member& member() const { return layout_.member(rank_); }
   const Patience& patience() const noexcept { return patience_; }
   void tell_core() noexcept {
-    std::atomic<std::int32_t>& told = layout_.progress(rank_).core;
+    std::atomic<std::int32_t>& word = layout_.progress(rank_).core;
     const int core = sched_getcpu();
-    if (told.load(std::memory_order_relaxed) != core) told.store(core, std::memory_order_relaxed);
+    if (word.load(std::memory_order_relaxed) != core) word.store(core, std::memory_order_relaxed);
   }
   // Whether spinning would keep the peer from running: it was last seen on this very core.
   bool shares_core_with(int peer) const noexcept {
     return layout_.progress(peer).core.load(std::memory_order_relaxed) == sched_getcpu();
   }
-  // Ranks that hand one core to and fro by yielding stay there for ever, though another may be idle: the kernel looks for
-  // a better place only when it wakes a sleeper. True now and then: sleep instead of yielding.
+  // Ranks on one core that only yield to each other stay there for ever, even if another core is idle: the kernel looks for a
+  // better core only when it wakes a sleeper. So this is true now and then; the rank then sleeps instead of yielding.
   bool wants_to_resettle() noexcept { return !is_crowded() && shared_waits_.fetch_add(1) % 128 == 127; }
   bool is_crowded() const noexcept { return layout_.header().is_crowded != 0; }
 
  private:
-  // Into the journal, before this rank waits for anybody. With nothing to wait for that is when the post is out: peers need that,
-  // and what is done while theirs come costs no time. See await_entry().
+  // Writes the journal entry, before this rank waits for its peers. If it can publish at once, it posts first: the peers need the
+  // post, and writing the entry while their posts arrive costs no time. See await_entry().
   void write_down(const Call& call) noexcept {
     if (!std::exchange(is_written_down_, true)) journal_.begin(seq(), call);
   }
@@ -216,19 +216,19 @@ class Endpoint {
   std::uint64_t take_turn(std::size_t half, const Filling& filling) noexcept;
   struct Turn {
     std::size_t head = 0;   // where the last operation ended, in bytes of a buffer
-    std::size_t first = 0;  // the buffer where those of one step begin
+    std::size_t first = 0;  // the buffer where operations of one step begin
   };
   Turn turns_[kStageSets];
   std::uint64_t place_ = 0;  // of this operation
-  Seq stage_used_[kStageSets] = {}; // the operation that last wrote a stage set of ours
+  Seq stage_used_[kStageSets] = {}; // the operation in which this rank last wrote each set of its stage
   bool is_stage_reserved_ = false;
   std::atomic<std::uint32_t> shared_waits_{0};
-  std::vector<Seq> unseen_;         // operations whose other callers have not been compared, at most kPosts
+  std::vector<Seq> unseen_;         // operations whose calls it has not compared yet, at most kPosts
   std::uint32_t fork_generation_;
   Patience patience_;
   Journal journal_;
   Callers callers_;
-  bool is_written_down_ = false;    // this operation
+  bool is_written_down_ = false;    // whether this operation is in the journal
   SharedWriter slot_writer_, stage_writer_;
   Spread spread_;
   Peers peers_;

@@ -7,12 +7,12 @@
 
 namespace phalanx {
 
-// Who sets it is not one of the ranks: the process that started them.
+// The reporter of a fault that no rank has set, but the process that started the ranks.
 inline constexpr int kLauncher = -1;
 
-// What the kind of a fault leaves open.
+// Details of a fault, depending on its kind.
 struct FaultDetail {
-  std::string text{};  // words of a program or a library
+  std::string text{};  // text of a program or a library
   Awaited awaited = Awaited::kRanks;
   std::uint64_t wanted_bytes = 0, found_bytes = 0;
 };
@@ -24,9 +24,10 @@ bool set_fault_quietly(const Layout& layout, FaultKind kind, int culprit, int re
 // The same, and wakes everybody.
 bool set_fault(const Layout& layout, FaultKind kind, int culprit, int reporter, Seq seq,
                const FaultDetail& detail = {}) noexcept;
-// Throws it, if there is one.
+// Throws the fault of the group, if there is one.
 void throw_if_faulty(const Layout& layout);
-// A rank's process has ended, with an exit code or 256 + signal. A rank that had left in good order stays "left".
+// Marks a rank as dead whose process has ended with an exit code or 256 + signal. A rank that had left in good order stays
+// "left".
 void declare_dead(const Layout& layout, int rank, std::int32_t status) noexcept;
 
 }  // namespace phalanx

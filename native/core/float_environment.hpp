@@ -9,8 +9,8 @@
 
 namespace phalanx {
 
-// While it lives, this thread rounds to nearest and keeps denormal numbers, as it did when it started. A program may have asked
-// for something else, on one rank alone (torch.set_flush_denormal), and all ranks must get the same bits.
+// While it lives, this thread rounds to nearest and keeps denormal numbers, as it did when it started. A program may have
+// changed that on one rank only (torch.set_flush_denormal), but all ranks must get the same bits.
 class PlainFloats {
  public:
   PlainFloats() noexcept : before_(read()) {

@@ -69,7 +69,7 @@ void Journal::end_message(const MessageMark& mark, const Call& call, int peer) n
     mark.record->end_ns.store(now, kRelaxed);
   }
   JournalEntry& entry = layout_.message(rank_, mark.number);
-  if (entry.seq.load(kRelaxed) != mark.number) return;  // kJournalEntries messages ago
+  if (entry.seq.load(kRelaxed) != mark.number) return;  // a later message has overwritten it
   entry.where.store(pack_where(call, peer), kRelaxed);
   entry.end_ns.store(now, kRelaxed);
   layout_.progress(rank_).mailed_bytes.store(mailed_bytes_ += call.size_bytes, kRelaxed);
@@ -106,7 +106,7 @@ std::uint32_t Journal::add_location(const std::string& text) noexcept {
   const std::string_view kept = end_of(text, sizeof(words));
   std::memcpy(words, kept.data(), kept.size());
   location.number.store(0, kRelaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // as in write(): a reader sees that the old line is gone first
+  std::atomic_thread_fence(std::memory_order_release);  // as in write(): a reader sees first that the old line is gone
   for (std::size_t i = 0; i < kLocationWords; ++i) location.words[i].store(words[i], kRelaxed);
   location.number.store(num_locations_, std::memory_order_release);
   if (const Trace* trace = trace_.load(std::memory_order_acquire)) trace->file->add_location(trace->group, num_locations_, text);

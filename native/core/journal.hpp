@@ -1,4 +1,4 @@
-// What a rank does, for whoever asks: its last operations in the segment, and all of them in a file while it is traced.
+// Records what a rank does: its last operations in the segment, and, while it is traced, all of them in a file.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,11 @@
 
 namespace phalanx {
 
-inline constexpr std::uint64_t kMayDoMore = 1ull << 30;  // also the end of the numbers of source lines
+inline constexpr std::uint64_t kMayDoMore = 1ull << 30;  // the numbers of source lines are below this
 inline constexpr std::uint64_t kIsAsync = 1ull << 31;
 
-// Sizes in two words: two dimensions exactly, three or four below 2^32, five or six below 2^21; larger ones are cut off there.
+// Sizes in two words: two dimensions exactly, three or four below 2^32, five or six below 2^21; larger ones become the largest
+// that fits.
 struct PackedShape {
   std::uint64_t words[2];
 };
@@ -31,12 +32,12 @@ struct MessageMark {
   TraceOperation* record = nullptr;
 };
 
-// Collectives are written by the thread that runs them, messages under the mailbox's lock, source lines under the GIL.
+// The thread that runs a collective writes its entry. Messages are written under the mailbox's lock, source lines under the GIL.
 class Journal {
  public:
   Journal(const Layout& layout, int rank) : layout_(layout), rank_(rank) {}
 
-  // These two are on the way of every collective: about ten nanoseconds in all.
+  // Every collective calls these two. Together they take about ten nanoseconds.
   void begin(Seq seq, const Call& call) noexcept {
 #ifndef PHALANX_NO_JOURNAL
     entry_ = &layout_.journal(rank_, seq);
@@ -58,29 +59,29 @@ class Journal {
     }
 #endif
   }
-  // The operation under way waited until then, or until shortly after. A clock costs more than the rest of the journal, so
-  // small operations end, as far as it is concerned, when the clock was last looked at for another reason.
+  // The operation under way waited until then, or until shortly after. Reading the clock takes longer than the rest of the
+  // journal, so the end of a small operation is the time at which the clock was last read for another reason.
   void passed(std::int64_t now_ns) noexcept {
     if (clock_ns_ != 0) clock_ns_ = now_ns;
   }
   MessageMark begin_message(const Call& call, std::uint64_t tag) noexcept;
   void end_message(const MessageMark& mark, const Call& call, int peer) noexcept;
-  // The same for messages. Any thread that waits for one may tell.
+  // The same for messages. Any thread that waits for one may call this.
   void passed_in_mail(std::int64_t now_ns) noexcept { mail_clock_ns_.store(now_ns, std::memory_order_relaxed); }
   void slept_in_mail() noexcept { passed_in_mail(0); }
   // What a thread sleeps for in send or recv.
   void begin_sleep(const Call& call, std::uint64_t tag) noexcept;
   void end_sleep() noexcept { layout_.mail_journal(rank_).seq.store(0, std::memory_order_release); }
-  // It slept in vain: peers that look why this rank did not come find it here, until its next operation.
+  // The thread slept in vain. The entry stays until the rank's next operation, for peers that look why this rank did not come.
   void keep_sleep() noexcept {
     layout_.mail_journal(rank_).end_ns.store(monotonic_ns(), std::memory_order_relaxed);
     is_stale_.store(true);
     is_special_.store(true);
   }
 
-  // The number of a source line, for Call::location. The last kLocations of them are remembered.
+  // Returns the number of a source line, for Call::location. The segment keeps the last kLocations lines.
   std::uint32_t add_location(const std::string& text) noexcept;
-  // From here on also into a file; with null no longer. Any thread may ask.
+  // From here on, also record operations in a file; null ends this. Any thread may call it.
   void trace(std::shared_ptr<TraceFile> file);
 
  private:
@@ -97,7 +98,7 @@ class Journal {
   static void write(JournalEntry& entry, Seq seq, const Call& call, std::uint64_t count) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;
     entry.seq.store(0, relaxed);
-    std::atomic_thread_fence(std::memory_order_release);  // a reader sees that the old entry is gone before the new one
+    std::atomic_thread_fence(std::memory_order_release);  // a reader sees that the old entry is gone before it sees the new one
     entry.start_ns.store(call.start_ns, relaxed);
     entry.end_ns.store(0, relaxed);
     entry.what.store(pack_what(call), relaxed);
@@ -118,22 +119,22 @@ class Journal {
   JournalEntry* entry_ = nullptr;  // of the collective under way
   std::uint64_t size_bytes_ = 0;
   std::uint64_t moved_bytes_ = 0, mailed_bytes_ = 0;
-  std::int64_t clock_ns_ = 0;  // when it was last looked at; 0: the end of the operation under way needs a look of its own
+  std::int64_t clock_ns_ = 0;  // when the clock was last read; 0: end() must read it for the operation under way
   std::atomic<std::int64_t> mail_clock_ns_{1};  // the same for small blocking messages
   TraceOperation* collective_ = nullptr;  // the record of the one under way
-  std::atomic<bool> is_stale_{false};  // it no longer sleeps for what the segment says
-  std::atomic<bool> is_special_{false};  // it is stale, or traced: one question instead of two
+  std::atomic<bool> is_stale_{false};  // the rank no longer sleeps for what the segment says
+  std::atomic<bool> is_special_{false};  // stale or traced: one check instead of two
   std::atomic<Trace*> trace_{nullptr};
   std::mutex mutex_;  // guards traces_
   std::vector<std::unique_ptr<Trace>> traces_;  // all there ever were: another thread may still write into one
 };
 
-// The source line with that number; empty when it is unknown, or has made room for others.
+// The source line with that number; empty if it is unknown, or has made room for another.
 std::string read_location(const Layout& layout, int rank, std::uint64_t number);
 
-// The rank's entry of an operation, or null when there is none (any more). Of one that the rank has arrived at, the entry may be
-// a moment away, for ranks post first and write then: longer only if the rank was stopped or killed in between.
-// It looks again as often as `looks` says, and counts that down: who asks for many ranks waits for all of them together.
+// The rank's entry of an operation, or null if there is none (any more). A rank posts first and then writes its entry, so the
+// entry may come a moment after the arrival, or later if the rank was stopped or killed in between. Each further look counts
+// `looks` down, and it stops at 0: so a caller that asks for many ranks has one limit for all of them.
 const JournalEntry* await_entry(const Layout& layout, int rank, Seq seq, int& looks) noexcept;
 
 }  // namespace phalanx

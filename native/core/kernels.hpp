@@ -1,4 +1,4 @@
-// Arithmetic over several ranks' buffers, and copies around the cache: the inner loops of the engine.
+// Arithmetic over several ranks' buffers, and copies that bypass the cache: the inner loops of the engine.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Reduction {
 void reduce(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources,
             std::size_t count);
 
-// Copy that leaves the destination out of the cache: for results too large to stay there anyway.
+// Copies past the cache: for results that are too large to stay in it anyway.
 void copy_streaming(std::byte* destination, const std::byte* source, std::size_t bytes);
 
 }  // namespace phalanx

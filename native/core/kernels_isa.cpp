@@ -15,7 +15,7 @@ struct BrainHalf { uint16_t bits; };
 inline uint32_t bits_of(float f) { return __builtin_bit_cast(uint32_t, f); }
 inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
-// Widening shifts the exponent field into place and mends its bias by one exact multiplication.
+// Widening shifts the exponent field into place and corrects its bias with one exact multiplication.
 inline float widen(Half h) {
   const uint32_t magnitude = h.bits & 0x7fffu, sign = static_cast<uint32_t>(h.bits & 0x8000u) << 16;
   const uint32_t finite = bits_of(float_of(magnitude << 13) * 0x1p112f);
@@ -27,7 +27,7 @@ inline Half narrow(Half, float f) {
   const uint32_t u = bits_of(f), magnitude = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;
   const uint32_t shifted = magnitude - (112u << 23);
   const uint32_t normal = (shifted + 0xfffu + ((shifted >> 13) & 1u)) >> 13;
-  // Below 2^-14 the unit of 0.5f is that of a half: the addition rounds for us.
+  // Below 2^-14, the last bit of 0.5f is worth as much as that of a half, so the addition rounds for us.
   const uint32_t tiny = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
   const uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
   const uint32_t result = magnitude >= 0x477ff000u ? large : magnitude < 0x38800000u ? tiny : normal;
@@ -43,7 +43,7 @@ inline BrainHalf narrow(BrainHalf, float f) {
   return BrainHalf{static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
 
-// float8 types: kMantissa bits behind an exponent with this bias.
+// float8 types: kMantissa bits after an exponent with the bias kBias.
 enum class Beyond { kSaturated, kInfinity, kUnsignedNan };  // what becomes of a sum beyond the largest number
 template <int kMantissa, int kBias, Beyond kBeyond>
 struct Float8 { uint8_t bits; };
@@ -73,7 +73,7 @@ inline Float8<kMantissa, kBias, kBeyond> narrow(Float8<kMantissa, kBias, kBeyond
   const uint32_t u = bits_of(f), magnitude = u & 0x7fffffffu, sign = (u >> 24) & 0x80u;
   const uint32_t shifted = magnitude - (static_cast<uint32_t>(127 - kBias) << 23);
   const uint32_t normal = (shifted + ((1u << (kDropped - 1)) - 1u) + ((shifted >> kDropped) & 1u)) >> kDropped;
-  // The unit of this power of two is the least number: the addition rounds for us.
+  // The last bit of this power of two is worth the smallest number of the type, so the addition rounds for us.
   constexpr float kUnit = power_of_two(24 - kBias - kMantissa);
   const uint32_t tiny = bits_of(float_of(magnitude) + kUnit) - bits_of(kUnit);
   const uint32_t rounded = magnitude < (static_cast<uint32_t>(128 - kBias) << 23) ? tiny : normal;
@@ -87,7 +87,7 @@ inline Float8<kMantissa, kBias, kBeyond> narrow(Float8<kMantissa, kBias, kBeyond
   return {static_cast<uint8_t>(result)};
 }
 
-// Only chosen among, so what is narrowed is a power of two or NaN.
+// Reductions only choose one of these numbers, so the number to narrow is a power of two or NaN.
 inline float widen(E8M0 f) {
   const uint32_t finite = f.bits == 0 ? 0x00400000u : static_cast<uint32_t>(f.bits) << 23;
   return float_of(f.bits == 0xffu ? 0x7fc00000u : finite);
@@ -126,7 +126,7 @@ struct Multiply {
     return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
   }
 };
-// A NaN on any rank is the result on all.
+// If any rank has a NaN, the result is NaN on all ranks.
 struct Least { template <class T> static T apply(T a, T b) { return (a < b || a != a) ? a : b; } };
 struct Greatest { template <class T> static T apply(T a, T b) { return (a > b || a != a) ? a : b; } };
 struct And { template <class T> static T apply(T a, T b) { return static_cast<T>(a & b); } };
@@ -155,7 +155,7 @@ void combine(Acc<T>* __restrict acc, const std::byte* const* sources, int num_so
   }
 }
 
-// Not inlined: else every call would set up the stack of all of them.
+// Not inlined: otherwise every call would set up the stack of all of them.
 template <class T, class Op>
 [[gnu::noinline]] void run(const Reduction& how, std::byte* destination, const std::byte* const* sources, int num_sources, size_t count) {
   const bool is_average = how.op == ReduceOp::kAvg;

@@ -29,7 +29,7 @@ bool Ticket::wait_until(std::int64_t deadline_ns) {
 Lane::~Lane() { close(); }
 
 void Lane::close() {
-  if (!endpoint_->is_owner()) {  // after fork the thread is not here, and its locks may be held for ever
+  if (!endpoint_->is_owner()) {  // after fork the thread does not exist, and its locks may stay locked for ever
     if (thread_.joinable()) thread_.detach();
     condition_.release();
     return;
@@ -47,7 +47,7 @@ std::shared_ptr<Ticket> Lane::submit(Job job) {
   auto ticket = std::make_shared<Ticket>();
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) start_thread();  // may fail: before anything is queued
+    if (!thread_.joinable()) start_thread();  // first, because it may fail
     queue_.push_back({std::move(job), ticket});
     num_queued_.fetch_add(1);
   }
@@ -82,13 +82,13 @@ bool Lane::run_next() {
     entry->job(*endpoint_);
   } catch (const Trouble& caught) {
     trouble = caught;
-  } catch (const std::exception& caught) {  // such as no memory for a piece: peers wait for an operation that won't come
+  } catch (const std::exception& caught) {  // such as no memory for a Piece: peers wait for an operation that won't come
     const int rank = endpoint_->rank();
     trouble.emplace(FaultKind::kAborted, rank, rank, endpoint_->seq(), FaultDetail{caught.what()}, true);
     set_fault(endpoint_->layout(), trouble->kind, rank, rank, trouble->seq, trouble->detail);
   }
   num_queued_.fetch_sub(1);
-  entry->job = nullptr;  // what it holds goes before anybody sees it done
+  entry->job = nullptr;  // release what it holds before any thread sees it done
   entry->ticket->finish(std::move(trouble));
   return true;
 }
@@ -101,7 +101,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   if (deadline_ns == INT64_MAX) awaits_work.emplace(endpoint_->member(), endpoint_->callers());  // else it may do more afterwards
   const Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns, paused_ns_so_far());
   while (!ticket.is_done()) {
-    // Running it here saves a switch of threads, but can't be stopped in between: only for those who wait without end.
+    // Running it here saves a switch of threads, but it can't be stopped half-way, so only callers without a timeout do it.
     if (deadline_ns == INT64_MAX) {
       if (std::unique_lock running(running_, std::try_to_lock); running.owns_lock()) {
         while (!ticket.is_done() && run_next()) {
@@ -119,7 +119,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   return true;
 }
 
-// The job holds the caller's memory: whatever happens, it must be over before the caller goes on.
+// The job uses the caller's memory: whatever happens, it must be over before the caller goes on.
 void Lane::wait_for_caller(Ticket& ticket) {
   try {
     wait(ticket, INT64_MAX);
@@ -135,7 +135,7 @@ void Lane::wait_for_caller(Ticket& ticket) {
 void Lane::drain() {
   constexpr unsigned kBetweenLooksUs = 200;
   std::unique_lock running(running_, std::try_to_lock);
-  for (; !running.owns_lock(); running.try_lock()) {  // the native thread runs an operation, perhaps one that nobody comes to
+  for (; !running.owns_lock(); running.try_lock()) {  // the native thread runs an operation, perhaps one that no peer joins
     if (Endpoint::is_interrupted())
       set_fault(endpoint_->layout(), FaultKind::kInterrupted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq());
     usleep(kBetweenLooksUs);

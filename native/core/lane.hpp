@@ -20,7 +20,7 @@ class Ticket {
   bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
   std::optional<Trouble> trouble() const;
   void finish(std::optional<Trouble> trouble);
-  // False if it is not done by then.
+  // Returns false if it is not done by the deadline.
   bool wait_until(std::int64_t deadline_ns);
 
  private:
@@ -30,8 +30,8 @@ class Ticket {
   std::optional<Trouble> trouble_;
 };
 
-// A blocking call with nothing queued runs on the caller's thread. Queued ones run on a native thread that starts with
-// the first of them, or on the thread that waits for one, whichever comes first. Thread-safe.
+// If nothing is queued, a blocking call runs on the caller's thread. Queued operations run on a native thread, which
+// starts with the first of them, or on a thread that waits for one, whichever comes first. Thread-safe.
 class Lane {
  public:
   using Job = std::function<void(Endpoint&)>;
@@ -50,11 +50,11 @@ class Lane {
     if (const auto trouble = ticket->trouble()) throw *trouble;
   }
   std::shared_ptr<Ticket> submit(Job job);
-  // False if it is not done by then.
+  // Returns false if it is not done by the deadline.
   bool wait(Ticket& ticket, std::int64_t deadline_ns);
-  // Everything queued has run.
+  // Returns when everything queued has run.
   void drain();
-  // Stops the thread and runs what is still queued; with a fault set, that ends at once.
+  // Stops the thread and runs what is still queued; if the group has a fault, that ends at once.
   void close();
 
  private:
@@ -71,7 +71,7 @@ class Lane {
   std::shared_ptr<Endpoint> endpoint_;
   std::mutex running_;  // held by the thread that runs operations
   std::mutex mutex_;    // guards queue_, is_closing_, thread_
-  // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
+  // On the heap: after fork its waiters do not exist, and destroying it would wait for them for ever.
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::deque<Entry> queue_;
   std::atomic<std::size_t> num_queued_{0};  // includes the one being run from the queue

@@ -8,14 +8,14 @@
 //  Progress.step            its rank              peers      seq_cst after a chunk was produced or consumed / seq_cst after
 //                                                            step_of; see Endpoint::has_step
 //  Progress.arrived         its rank              peers      release on entering operation n, just before Post.seq / seq_cst:
-//                                                            all of operation n-1 is over here, so what others wrote for it
-//                                                            may be reused
+//                                                            "I am done with operation n-1": its peers may reuse what they
+//                                                            wrote for it
 //  Bell.sleepers, Bell.word sleeper / any poster  both       Dekker: seq_cst store, then seq_cst load, on both sides
 //  Channel.*                sender or receiver    the other  seq_cst where the other may sleep for it, else release / acquire
 //  Fault.state              first to compare-exchange it     acq_rel to claim it, release after the rest / acquire; set once,
 //                                                            never cleared
 //
-// Anything written for operation u (post, slot, stage) is overwritten only when every peer's `arrived` is above u.
+// A rank overwrites what it wrote for operation u (post, slot, stage) only when every peer's `arrived` is above u.
 #pragma once
 
 #include <atomic>
@@ -40,11 +40,11 @@ inline constexpr std::size_t kJournalEntries = 128;  // collectives, and as many
 inline constexpr std::size_t kShapeDims = 6;
 inline constexpr std::size_t kLocations = 128;
 inline constexpr std::size_t kLocationWords = 15;  // 120 characters
-inline constexpr std::size_t kLeastToTurn = 4096;  // of a rank's part of a chunk: see Endpoint::take_turn
+inline constexpr std::size_t kLeastToTurn = 4096;  // smaller parts of a chunk have a fixed place: see Endpoint::take_turn
 inline constexpr std::size_t kEnvelopes = 16;      // messages in flight per ordered pair
-inline constexpr std::size_t kEnvelopeInline = 80;   // a message that small travels in its envelope
-inline constexpr std::size_t kEagerBytes = 64 * 1024;  // up to which a message goes without being asked for
-inline constexpr std::size_t kEagerPart = 16 * 1024; // larger ones in parts, so that both sides copy at once
+inline constexpr std::size_t kEnvelopeInline = 80;   // a message up to this size travels in its envelope
+inline constexpr std::size_t kEagerBytes = 64 * 1024;  // a message up to this size is sent without a grant
+inline constexpr std::size_t kEagerPart = 16 * 1024; // a larger one goes in parts, so that both sides copy at once
 inline constexpr std::size_t kBulkBuffers = 3;
 
 enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead, kCount };
@@ -55,17 +55,17 @@ enum class FaultKind : std::uint32_t {
   kCount
 };
 
-// What a rank that timed out waited for: its peers, the GPU's stream, or, in Work.wait(), an operation that goes on.
+// What a rank waited for when it timed out: its peers, the GPU's stream, or, in Work.wait(), an operation that still goes on.
 enum class Awaited : std::uint32_t { kRanks, kStream, kWork, kCount };
 
-// What a process runs in Python threads that have not called an operation, but may: nothing, only code of libraries, or code of
-// the program.
+// What a process runs in those Python threads that have not called an operation yet, but may: nothing, only code of libraries,
+// or code of the program.
 enum class OtherThreads : std::uint32_t { kUnknown, kNone, kLibraries, kProgram, kCount };
 
-// Operations of a rank come from more than one thread.
+// More than one thread calls the rank's operations.
 inline constexpr std::int32_t kSeveral = -1;
 
-// Death notices: exit code 0..255, or 256 + signal, or unknown.
+// How a process ended: exit code 0..255, or 256 + signal, or unknown.
 inline constexpr std::int32_t kStatusUnknown = -1;
 
 struct alignas(kCacheLine) Member {
@@ -73,13 +73,13 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::int32_t> exit_status;
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint32_t> is_thread;
-  std::atomic<std::uint64_t> start_ticks;  // tells a rank from a later process with the same pid
+  std::atomic<std::uint64_t> start_ticks;  // distinguishes a rank from a later process with the same pid
   std::atomic<std::uint64_t> pid_namespace;  // a pid of another namespace means nothing here
-  std::atomic<std::uint64_t> thread;         // that made the endpoint, as the kernel counts threads
+  std::atomic<std::uint64_t> thread;         // the kernel's id of the thread that made the endpoint
   std::atomic<std::int32_t> launched_pid;    // known before it joins, if a launcher started it
-  std::atomic<std::uint32_t> is_debugged;    // it stands at a breakpoint: deadlines stand still
-  // For those who look for deadlocks, see Callers. The thread that calls operations, as the kernel counts threads; kSeveral
-  // if there is more than one, and the same for the threads in which torch runs the backward pass.
+  std::atomic<std::uint32_t> is_debugged;    // it is stopped in the debugger: deadlines are paused
+  // For the search for deadlocks, see Callers: the kernel's id of the thread that calls operations, or kSeveral if there is
+  // more than one. `backward_caller` is the same for the threads in which torch runs the backward pass.
   std::atomic<std::int32_t> caller, backward_caller;
   std::atomic<std::uint32_t> awaits_work;    // how many of those threads wait for asynchronous collectives
   std::atomic<std::uint64_t> work_looks;     // how often such a thread has looked in vain
@@ -89,7 +89,7 @@ static_assert(sizeof(Member) == 2 * kCacheLine);
 
 struct alignas(2 * kCacheLine) Post {
   std::atomic<Seq> seq;
-  // What all ranks must agree on, see Call::signature. Atomic, because a root that ran ahead looks at them later.
+  // What all ranks must agree on, see Call::signature. Atomic, because a rank that ran ahead compares them later.
   std::atomic<std::uint64_t> signature;
   std::atomic<std::uint64_t> count;
   std::uint64_t extra;      // symmetric address, number of steps this rank needs, or bytes of its manifest of GPU memory
@@ -99,7 +99,7 @@ struct alignas(2 * kCacheLine) Post {
 };
 
 struct Progress {
-  // How far it is in a chunked operation: `step_of` names the operation, `step` counts within it. Neither ever wraps.
+  // How far the rank is in a chunked operation: `step_of` names the operation, `step` counts within it. Neither ever wraps.
   alignas(kCacheLine) std::atomic<Seq> step_of;
   std::atomic<std::uint64_t> step;
   alignas(kCacheLine) std::atomic<Seq> arrived;
@@ -108,14 +108,14 @@ struct Progress {
   std::atomic<std::uint64_t> mailed_bytes;  // by finished messages
   std::atomic<Seq> messages;                // begun so far
   // Peers look at these while they wait, so they lie apart from what every operation writes.
-  alignas(kCacheLine) std::atomic<std::int32_t> core;  // where the rank ran when it last called: a hint
-  std::atomic<std::int32_t> sleeps_for;  // a peer + 1, 0 when it does not sleep; stays after trouble, as evidence
-  // For those who look for deadlocks: a rank that has looked in vain since, and has moved nothing since, still needs a peer.
+  alignas(kCacheLine) std::atomic<std::int32_t> core;  // the core it ran on when it last called an operation: a hint
+  std::atomic<std::int32_t> sleeps_for;  // a peer + 1, or 0 if it does not sleep; kept after a failure, as evidence
+  // For the search for deadlocks: a rank that has looked in vain since the last check, and moved nothing, still needs a peer.
   alignas(kCacheLine) std::atomic<std::uint64_t> mail_moves;  // grows whenever it moves a part of a message
   std::atomic<std::uint64_t> looks;             // how often a thread that sleeps in a collective looked in vain
   std::atomic<std::uint64_t> mail_looks;        // how often a thread that sleeps for a message looked in vain
-  std::atomic<std::uint64_t> background_looks;  // the same of the thread that moves asynchronous messages
-  std::atomic<std::uint32_t> background_mail;   // how many of those there are
+  std::atomic<std::uint64_t> background_looks;  // the same for the thread that moves asynchronous messages
+  std::atomic<std::uint32_t> background_mail;   // how many asynchronous messages are under way
 };
 
 struct alignas(kCacheLine) Bell {
@@ -127,7 +127,7 @@ struct alignas(kCacheLine) Bell {
 struct alignas(kCacheLine) JournalEntry {
   std::atomic<std::uint64_t> seq;  // 0 while it is being written
   std::atomic<std::int64_t> start_ns;
-  std::atomic<std::int64_t> end_ns;  // 0 while it is under way, and for ever when it failed
+  std::atomic<std::int64_t> end_ns;  // 0 while it is under way; stays 0 if it failed
   std::atomic<std::uint64_t> what;   // operation, dtype, reduce op, dimensions, root
   std::atomic<std::uint64_t> count;  // of a message: its tag
   std::atomic<std::uint64_t> where;  // number of the source line; bit 30: may do more; bit 31: asynchronous; from 32: the peer of a message
@@ -135,7 +135,7 @@ struct alignas(kCacheLine) JournalEntry {
 };
 static_assert(sizeof(JournalEntry) == kCacheLine);
 
-// A line of the program's source. Programs have more of them than the table has room, so each has a number of its own.
+// A line of the program's source. A program has more lines than the table has room for, so each line has a number of its own.
 struct alignas(kCacheLine) Location {
   std::atomic<std::uint64_t> number;  // 0 while it is being written
   std::atomic<std::uint64_t> words[kLocationWords];
@@ -192,11 +192,11 @@ struct Header {
   std::uint64_t magic;
   std::uint32_t num_ranks;
   std::uint32_t crowd;       // ranks that compete for this machine's cores: the largest group this one descends from
-  std::uint32_t is_crowded;  // more of them than cores, by the creator's count, so that all ranks choose alike
+  std::uint32_t is_crowded;  // whether they outnumber the cores: the creator decides, so that all ranks agree
   std::uint64_t chunk_bytes;
   std::uint64_t eager_bytes;
   std::uint64_t bulk_bytes;
-  std::uint64_t turn_bytes;  // how much of every stage buffer operations go round in
+  std::uint64_t turn_bytes;  // how much of each stage buffer Endpoint::take_turn uses
   std::uint64_t total_bytes;
   std::uint8_t nonce[16];
   char name[256];
@@ -205,7 +205,7 @@ struct Header {
   alignas(kCacheLine) Fault fault;
 };
 
-// Sizes and offsets, computed alike by every rank from the three numbers in the header.
+// Sizes and offsets. Every rank computes the same ones from four numbers in the header.
 class Layout {
  public:
   Layout() = default;
@@ -239,7 +239,7 @@ class Layout {
 
   int num_ranks() const noexcept { return static_cast<int>(n_); }
   std::size_t total_bytes() const noexcept { return total_; }
-  // What every operation needs. The rings, bulk and stage buffers behind it are reserved by their writer on first use.
+  // What every operation needs. The rings, bulk buffers and stages come after it; each is reserved by its writer on first use.
   std::size_t control_bytes() const noexcept { return control_; }
   std::size_t stage_bytes() const noexcept { return kStageSets * kStageBuffers * chunk_; }
   std::size_t chunk_bytes() const noexcept { return chunk_; }
@@ -259,7 +259,7 @@ class Layout {
   JournalEntry& message(int rank, Seq number) const {
     return at<JournalEntry>(messages_, 0)[std::size_t(rank) * kJournalEntries + number % kJournalEntries];
   }
-  // What a rank sleeps for in send or recv; seq is 0 when it does not.
+  // What a rank sleeps for in send or recv; seq is 0 if it does not sleep.
   JournalEntry& mail_journal(int rank) const { return *at<JournalEntry>(mail_journal_, rank); }
   Location& location(int rank, std::size_t number) const {
     return at<Location>(locations_, 0)[std::size_t(rank) * kLocations + number % kLocations];

@@ -103,7 +103,7 @@ void Mailbox::tell_end(const Transfer& notice, int peer) {
   endpoint_->journal().end_message(notice.mark, notice.call, peer);
 }
 
-// Make the pages real that a message goes through, the first time one goes there.
+// Reserve the memory that a message goes through, the first time that one needs it.
 void Mailbox::reserve_buffers(int destination, std::size_t bytes) {
   const auto to = static_cast<std::size_t>(destination);
   try {
@@ -208,7 +208,7 @@ void Mailbox::begin_eager(int source, const Envelope& envelope) {
   }
   Unexpected message{source, MailSpace(envelope.space), envelope.tag, envelope.bytes, DType(envelope.dtype), {},
                      envelope.bytes, 0, nullptr};
-  if (receive) {  // of another size: it fails now, what is still to come is thrown away
+  if (receive) {  // of another size: it fails now, and the rest of the message is thrown away
     Unexpected refused = message;
     refused.missing = 0;
     deliver(receive, std::move(refused));
@@ -237,7 +237,7 @@ void Mailbox::add_part(int source, const Envelope& envelope, const std::byte* pa
     if (message.missing != 0) return;
     partial = {};
     if (!message.claimed_by) return;
-    // Somebody asked for it while it was still coming in.
+    // A receive asked for it while it was still arriving.
     const auto it = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const auto& m) { return &m == &message; });
     Unexpected whole = std::move(*it);
     unexpected_.erase(it);
@@ -262,7 +262,7 @@ bool Mailbox::match_unexpected(const std::shared_ptr<Transfer>& receive) {
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
     if (it->claimed_by || it->tag != receive->tag || it->space != receive->space) continue;
     if (it->source != receive->peer() && receive->peer() != kAnySource) continue;
-    if (it->missing != 0) {  // its last part brings it to the receive
+    if (it->missing != 0) {  // add_part() delivers it with its last part
       it->claimed_by = receive;
       receives_.remove(receive);
       return true;
@@ -327,7 +327,7 @@ bool Mailbox::push_part(Transfer& send) {
   const std::size_t ring_bytes = layout_.eager_bytes();
   std::uint64_t at = ring_head_[to];
   if (!is_bulk && !is_inline) {
-    if (at % ring_bytes + part > ring_bytes) at += ring_bytes - at % ring_bytes;  // a part is in one piece
+    if (at % ring_bytes + part > ring_bytes) at += ring_bytes - at % ring_bytes;  // a part must lie in one piece
     if (at + part - ring_taken_[to] > ring_bytes) ring_taken_[to] = channel.ring_taken.load(std::memory_order_acquire);
     if (at + part - ring_taken_[to] > ring_bytes) return false;
     ring_writer_.write(layout_.ring(rank_, send.peer()) + at % ring_bytes, send.data + send.moved, part);
@@ -351,7 +351,7 @@ bool Mailbox::push_part(Transfer& send) {
   return true;
 }
 
-// Counts a thread as asleep, and says for what, while it lives.
+// While this object lives, the thread counts as asleep, and the journal says what for.
 namespace {
 class AsleepForMail {
  public:
@@ -365,7 +365,7 @@ class AsleepForMail {
     journal_.begin_sleep(call, call.tag);
     is_told_ = true;
   }
-  // It is done; if that is because of trouble, whoever noticed it, what it slept for stays to be seen.
+  // The transfer is done. If it failed, whichever thread noticed that, the journal keeps what this thread slept for.
   bool wake_up(const Transfer* transfer) noexcept {
     is_over_ = transfer == nullptr || !transfer->trouble;
     return true;
@@ -391,7 +391,7 @@ template <class Done>
 bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final) {
   const int focus = transfer != nullptr && transfer->peer() != rank_ ? transfer->peer() : kAnySource;
   int turn = 0;
-  // While spinning, mostly look where the message must come from; the others have their turn too.
+  // While spinning, look mostly where the message must come from, and at all peers in one of eight turns.
   const auto try_focused = [&] {
     if (focus == kAnySource || ++turn % 8 == 0) return false;
     const std::lock_guard lock(mutex_);
@@ -403,7 +403,7 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
     while (!done()) {
       {
         const std::lock_guard lock(mutex_);
-        // Only when nothing can be moved is it right to wait. But others' messages may never end.
+        // Wait only when nothing can be moved. But stop at the deadline: messages of other peers may never end.
         if (!progress() || monotonic_ns() > deadline_ns) break;
       }
       if (!done()) Endpoint::begin_waiting();
@@ -443,7 +443,7 @@ bool Mailbox::drive(Done done, const std::shared_ptr<Transfer>& transfer, std::i
   AsleepForMail asleep(*endpoint_, transfer.get(), is_final);
   Progress& words = layout_.progress(rank_);
   std::atomic<std::uint64_t>& looks = transfer ? words.mail_looks : words.background_looks;
-  // The thread that looks after detached messages comes round after its slice, whoever is debugged.
+  // The thread of detached messages always returns after its slice, even while a rank is in the debugger.
   const auto left_ns = [&, deadline = Deadline(deadline_ns, transfer ? transfer->call.paused_ns : 0)] {
     return transfer ? deadline.left_ns() : deadline_ns - monotonic_ns();
   };

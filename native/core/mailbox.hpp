@@ -1,8 +1,8 @@
 // Messages between two ranks: matched by source and tag, in any order, whole or through a stream of chunks.
 //
-// Small messages are copied into the channel and the sender goes on. Large ones are offered first; when the receiver
-// has a place for one it grants it, and the sender streams chunks through its own outbound buffers while the receiver
-// takes them out. Nobody ever touches the other's private memory.
+// Small messages are copied into the channel and the sender goes on. Large ones are offered first. When the receiver has
+// a matching receive, it grants the message. Then the sender writes chunks into its own outbound buffers, and the
+// receiver copies them out. Neither side ever touches the other's private memory.
 #pragma once
 
 #include <condition_variable>
@@ -21,14 +21,14 @@ namespace phalanx {
 
 inline constexpr int kAnySource = -1;
 
-// Messages meet only those of their own kind. A message of device memory goes in steps: a notice, then bodies and answers.
-// The journal has it once, from its notice to tell_end().
+// A send matches only receives of its own kind. A message of device memory takes several steps: a notice, then bodies and
+// answers. The journal has one entry for all of them, from the notice to tell_end().
 enum class MailSpace : std::uint8_t { kProgram, kNotice, kBody, kAnswer };
 
-// Moves a transfer in the mailbox's place, by means of others.
+// Moves a transfer instead of the mailbox, by means of other transfers.
 class Mover {
  public:
-  // As Mailbox::wait.
+  // Like Mailbox::wait.
   virtual bool wait(std::int64_t deadline_ns, bool is_final) = 0;
 
  protected:
@@ -37,7 +37,7 @@ class Mover {
 
 // One send or receive under way.
 struct Transfer {
-  Call call;  // what the program did, for the journal; root holds the peer asked for
+  Call call;  // what the program called, for the journal; `root` is the peer that it named
   MailSpace space = MailSpace::kProgram;
   bool is_sending = false;
   DType dtype = DType::kUInt8;
@@ -55,14 +55,14 @@ struct Transfer {
   std::uint64_t message = 0;
   std::uint64_t chunks = 0;        // bulk: produced (sender) or taken (receiver)
   std::size_t moved = 0;           // eager: bytes sent or received
-  bool is_detached = false;        // nobody may be waiting: the mailbox's own thread looks after it
+  bool is_detached = false;        // perhaps no thread waits for it: the mailbox's own thread moves it
 
   bool is_send() const noexcept { return is_sending; }
   bool is_journaled() const noexcept { return space == MailSpace::kProgram || space == MailSpace::kNotice; }
   int peer() const noexcept { return call.root; }
 };
 
-// Thread-safe. Whoever waits moves everybody's messages; a native thread does when nobody waits.
+// Thread-safe. A thread that waits moves all messages of its rank. When no thread waits, a native thread does.
 class Mailbox {
  public:
   explicit Mailbox(std::shared_ptr<Endpoint> endpoint);
@@ -71,19 +71,19 @@ class Mailbox {
   // `keep` lives as long as the transfer.
   std::shared_ptr<Transfer> start(const Call& call, std::uint64_t tag, std::byte* data, std::size_t bytes,
                                   std::shared_ptr<void> keep = nullptr);
-  // The same with everything above is_done filled in but the mark.
+  // The same. The caller has filled in all members above is_done except `mark`.
   void start(const std::shared_ptr<Transfer>& transfer);
-  // The message that a notice began is over; `peer` had the other end.
+  // The message that `notice` began is over; `peer` was on the other side.
   void tell_end(const Transfer& notice, int peer);
-  // Let it go on by itself from here.
+  // From here on the native thread moves it.
   void detach(const std::shared_ptr<Transfer>& transfer);
-  // False if it is not done by then; it goes on. With `is_final`, it is withdrawn and the trouble thrown.
+  // Returns false if it is not done by the deadline; it goes on. With `is_final`, withdraws it instead, and throws the trouble.
   bool wait(const std::shared_ptr<Transfer>& transfer, std::int64_t deadline_ns, bool is_final);
   // End receives that have found no message.
   void cancel_receives();
   // Ends what is under way and stops the thread.
   void close();
-  // Up to this many bytes a send ends without a receive.
+  // A send of up to this many bytes ends without a receive.
   std::size_t eager_limit() const noexcept { return eager_limit_; }
 
  private:
@@ -96,7 +96,7 @@ class Mailbox {
     std::vector<std::byte> payload;       // eager: all of it, as it comes in
     std::size_t missing = 0;              // eager: bytes still to come
     std::uint64_t message = 0;            // bulk
-    std::shared_ptr<Transfer> self_send;  // to this very rank
+    std::shared_ptr<Transfer> self_send;  // the send, if this rank sends to itself
     std::shared_ptr<Transfer> claimed_by = nullptr;  // eager: the receive that waits for the missing bytes
   };
   struct Incoming {  // bulk messages that found their receive
@@ -106,15 +106,15 @@ class Mailbox {
     bool is_refused = false;
   };
 
-  // What a channel is in the middle of: the rest of an eager message.
+  // An eager message that has arrived in part, and where its next parts go.
   struct Partial {
     std::shared_ptr<Transfer> receive;  // straight into its tensor
-    Unexpected* unexpected = nullptr;   // or kept until somebody asks
+    Unexpected* unexpected = nullptr;   // or kept until a receive asks for it
   };
 
-  // All below need mutex_. Those that return bool tell whether they moved anything.
+  // All functions below need mutex_. Those that return bool say whether they moved anything.
   bool progress();
-  bool tell_moved(bool has_moved) noexcept;  // to those who look for deadlocks; returns the same
+  bool tell_moved(bool has_moved) noexcept;  // for the search for deadlocks; returns its argument
   void count_detached(int change) noexcept;
   bool progress_with(int peer);
   bool drain(int source);
@@ -134,11 +134,11 @@ class Mailbox {
   void finish(Transfer& transfer, std::optional<Trouble> trouble = std::nullopt);
   void fail_all(const Trouble& trouble);
   bool withdraw(const std::shared_ptr<Transfer>& transfer);
-  // End a transfer that is not done. If half of it is out, the group can't be used any more.
+  // End a transfer that is not done. If a part of it is already in the channel, the group can't be used any more.
   void give_up(const std::shared_ptr<Transfer>& transfer, const Trouble& trouble);
-  // Whether all ranks that could bring a transfer forward have left.
+  // Whether all ranks that a transfer could go on with have left.
   bool is_forsaken(const Transfer& transfer) const;
-  // A rank has left, or all: end what needs it.
+  // A peer has left, or all have (kAnySource): end the transfers that need it.
   void forget(int peer);
   void settle(const std::shared_ptr<Transfer>& transfer);
   void check_deadlines();
@@ -166,12 +166,12 @@ class Mailbox {
   std::size_t bulk_head_ = 0;                                   // where in the outbound buffers the next message begins
   std::vector<std::deque<Incoming>> incoming_;                  // per source
   std::vector<std::uint64_t> sent_, ring_head_, messages_, drained_;
-  std::vector<std::uint64_t> taken_, ring_taken_;               // per destination: what was last seen of its words
+  std::vector<std::uint64_t> taken_, ring_taken_;               // per destination: the last values seen of its words
   bool is_bulk_reserved_ = false;
   std::vector<bool> is_ring_reserved_;  // per destination
   SharedWriter ring_writer_, bulk_writer_;
   std::list<std::shared_ptr<Transfer>> detached_;
-  // On the heap: after fork its waiters are gone, and to destroy it would wait for them for ever.
+  // On the heap: after fork its waiters do not exist, and destroying it would wait for them for ever.
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::thread thread_;
 

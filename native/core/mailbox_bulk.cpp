@@ -17,7 +17,7 @@ std::uint64_t outbound_word(int destination, std::uint64_t message) {
 
 std::uint64_t num_chunks(std::size_t bytes, std::size_t chunk) { return (bytes + chunk - 1) / chunk; }
 
-// The outbound buffers of a rank, cut into chunks of that size.
+// The outbound buffers of a rank, cut into chunks of `chunk_bytes`.
 class BulkBuffers {
  public:
   BulkBuffers(const Layout& layout, int rank, std::size_t chunk_bytes)
@@ -33,8 +33,8 @@ class BulkBuffers {
 
 }  // namespace
 
-// Several chunks to a message, so that both sides copy at once, but few where every turn of a core costs. Both sides must
-// count alike.
+// A message has several chunks, so that both sides copy at once, but fewer where ranks outnumber cores, because there
+// each switch costs time. Both sides must compute the same size.
 std::size_t Mailbox::bulk_chunk(std::size_t bytes) const noexcept {
   constexpr std::size_t kLeast = 64 * 1024;
   const std::size_t pieces = endpoint_->is_crowded() ? 2 : 4;
@@ -59,7 +59,7 @@ bool Mailbox::answer_grants(int destination) {
   return true;
 }
 
-// Smaller messages begin where the one before ended: see Endpoint::take_turn. Larger ones push themselves out of the cache.
+// A smaller message begins where the one before it ended: see Endpoint::take_turn. A larger one pushes itself out of the cache.
 void Mailbox::begin_outbound() {
   Outbound& outbound = layout_.outbound(rank_);
   const std::size_t size = bulk_chunk(outbound_->bytes);

@@ -15,7 +15,7 @@ void Mailbox::cancel_receives() {
   const std::lock_guard lock(mutex_);
   progress();
   receives_.remove_if([&](const std::shared_ptr<Transfer>& receive) {
-    if (!receive->is_journaled()) return false;  // a further step of a message that was found
+    if (!receive->is_journaled()) return false;  // a later step of a message that has found its receive
     finish(*receive, Trouble(FaultKind::kAborted, rank_, rank_, 0, {"the group was closed"}, false));
     return true;
   });
@@ -32,7 +32,7 @@ bool Mailbox::withdraw(const std::shared_ptr<Transfer>& transfer) {
   }
   const auto before = receives_.size();
   receives_.remove(transfer);
-  for (auto& message : unexpected_) {  // what is still coming in goes to our own memory, and to whoever asks next
+  for (auto& message : unexpected_) {  // its next parts go to our own memory, for the next receive that fits
     if (message.claimed_by == transfer) return message.claimed_by = nullptr, true;
   }
   return receives_.size() != before;
@@ -40,7 +40,8 @@ bool Mailbox::withdraw(const std::shared_ptr<Transfer>& transfer) {
 
 void Mailbox::give_up(const std::shared_ptr<Transfer>& transfer, const Trouble& trouble) {
   if (withdraw(transfer)) return finish(*transfer, trouble);
-  // Half of a message is out: nobody could tell what the next one belongs to. The caller takes its memory away.
+  // A part of it is already in the channel, and the receiver could not tell to which message the next part belongs. And the
+  // caller is about to take back its memory, so nothing may go on.
   Trouble fatal = trouble;
   fatal.is_fatal = true;
   set_fault(layout_, fatal.kind, fatal.culprit, rank_, endpoint_->seq(), fatal.detail);
@@ -131,7 +132,7 @@ void Mailbox::fail_all(const Trouble& trouble) {
 }
 
 void Mailbox::check_trouble(const std::shared_ptr<Transfer>& transfer) {
-  // First who left, then who died: a rank that leaves because another died does so after the death.
+  // Look first who has left, then who has died: a rank that leaves because another died does so after the death.
   const bool is_lost = transfer != nullptr && is_forsaken(*transfer);
   endpoint_->throw_if_faulty();
   endpoint_->throw_if_ancestor_failed();
@@ -152,7 +153,7 @@ void Mailbox::check_trouble(const std::shared_ptr<Transfer>& transfer) {
 void Mailbox::check_deadlines() {
   const std::int64_t paused = paused_ns(), now = monotonic_ns();
   detached_.remove_if([&](const std::shared_ptr<Transfer>& transfer) {
-    // A rank that left because another died, or because of a fault: drive() will say so.
+    // If the rank left because another died, or because of a fault, drive() reports that.
     const bool is_lost = !transfer->is_done.load(kOrder) && is_forsaken(*transfer);
     const auto has_better_reason = [&] {
       return layout_.header().fault.state.load() != 0 || endpoint_->peers().find_dead() >= 0;

@@ -17,11 +17,11 @@ class Peers {
   Peers(const Layout& layout, int rank, int num_ranks);
   Peers(const Peers&) = delete;
 
-  // The first rank found dead, marked so for everybody; or -1. Costs one system call.
+  // Returns the first rank that it finds dead, and marks it so for all ranks; or -1. Costs one system call.
   int find_dead();
-  // The group is closed: nobody is watched any more, and what is known stays.
+  // The group is closed: stop watching. What is already known stays.
   void let_go();
-  // Exit code, 256 + signal, or kStatusUnknown; waits a moment for whoever reaps the process to say.
+  // Exit code, 256 + signal, or kStatusUnknown; waits a moment until the process that reaps it has stored the status.
   std::int32_t exit_status(int rank) const;
 
  private:
@@ -34,7 +34,7 @@ class Peers {
   const std::uint64_t own_namespace_;
   mutable std::mutex mutex_;  // guards all below
   bool is_watching_ = true;
-  std::vector<std::shared_ptr<const WatchedProcess>> processes_;  // per rank; null where none is watched
+  std::vector<std::shared_ptr<const WatchedProcess>> processes_;  // per rank; null if its process is not watched
 };
 
 }  // namespace phalanx

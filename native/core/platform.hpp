@@ -41,8 +41,8 @@ inline void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept {
   syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
 }
 
-// Whether a line that another core has written comes more slowly from its cache than from memory: so on AMD's processors, where
-// small caches are apart, and not on Intel's.
+// Whether a line that another core has written comes more slowly from that core's cache than from memory. That is so on AMD's
+// processors, where small caches are apart, and not on Intel's.
 inline bool is_slow_between_caches() noexcept {
 #if defined(__x86_64__)
   static const bool is_slow = __builtin_cpu_is("amd");
@@ -52,7 +52,8 @@ inline bool is_slow_between_caches() noexcept {
 #endif
 }
 
-// Of the cache that cores share; 0 where the system does not say. (sysconf() adds up those of all cores, also of other machines'.)
+// The size of the cache that cores share; 0 if the system does not say. (sysconf() adds up those of all cores, also of other
+// machines'.)
 inline std::size_t shared_cache_bytes() noexcept {
   static const std::size_t bytes = [] {
     std::size_t kilobytes = 0;

@@ -33,7 +33,7 @@ std::int32_t from_wait_status(int status) {
   return signal != 0 ? 256 + signal : (status >> 8) & 0xff;
 }
 
-// Linux 6.15: a pidfd tells the exit status to others than the parent too, once the process is reaped.
+// Since Linux 6.15 a pidfd reports the exit status of a reaped process, and not only to its parent.
 struct PidfdInfo {
   std::uint64_t mask;
   std::uint64_t cgroup;

@@ -1,4 +1,4 @@
-// What the kernel tells of a process, whoever started it: when it began, and how it ended.
+// What the kernel says about any process: when it started, and how it ended.
 #pragma once
 
 #include <cstdint>

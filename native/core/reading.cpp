@@ -9,7 +9,7 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// Of a word that is not atomic and may change while we look at it.
+// Loads, exactly once, a word that is not atomic and may change while we look at it.
 template <class Word>
 Word load_once(const Word& word) noexcept {
   Word value;
@@ -52,13 +52,13 @@ Layout layout_of(const Segment& segment) {
   const auto refuse = [] { throw std::runtime_error("this is not a segment of this version of phalanx"); };
   const std::size_t size = segment.size();
   if (size < sizeof(Header)) refuse();
-  // Whoever has the file may write anything there, at any time: the numbers are copied once, and then checked.
+  // Any process that has the file may write anything there, at any time. So we copy the numbers once and then check them.
   const auto load = [](const auto& word) { return __atomic_load_n(&word, __ATOMIC_RELAXED); };
   const auto& header = *reinterpret_cast<const Header*>(segment.data());
   const std::uint64_t n = load(header.num_ranks), chunk = load(header.chunk_bytes), eager = load(header.eager_bytes),
                       bulk = load(header.bulk_bytes);
   if (load(header.magic) != kMagic || n == 0 || n > kMaxRanks) refuse();
-  // No product can overflow when each part fits the file.
+  // No product can overflow if each part fits into the file.
   const std::uint64_t num_rings = std::max<std::uint64_t>(n * (n - 1), 1);
   if (chunk > size / (n * kStageSets * kStageBuffers) || bulk > size / (n * kBulkBuffers) || eager > size / num_rings) refuse();
   const Layout layout(segment.data(), static_cast<int>(n), chunk, eager, bulk);
@@ -93,7 +93,7 @@ std::optional<EntryFacts> read_entry(const Layout& layout, int rank, const Journ
   facts.num_dims = static_cast<std::uint32_t>(std::min<std::size_t>(what >> 24 & 0x7f, kShapeDims));
   const PackedShape packed{{entry.shape[0].load(kRelaxed), entry.shape[1].load(kRelaxed)}};
   for (std::uint32_t i = 0; i < facts.num_dims; ++i) facts.shape[i] = unpack_dim(packed, facts.num_dims, i);
-  // Overwritten while we read: better nothing than a mixture.
+  // The rank may have overwritten the entry while we read: nothing is better than a mixture.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (entry.seq.load(kRelaxed) != facts.seq) return std::nullopt;
   return facts;
@@ -105,7 +105,7 @@ std::optional<EntryFacts> read_entry_of(const Layout& layout, int rank, Seq seq,
 }
 
 std::vector<EntryFacts> read_operations(const Layout& layout, int rank) {
-  // A rank that waits for its turn has begun the operation after the one it arrived at.
+  // A rank that waits before it publishes has begun the operation after the one it last arrived at.
   return read_ring(layout, rank, layout.progress(rank).arrived.load() + 1,
                    [&](Seq number) -> const JournalEntry& { return layout.journal(rank, number); });
 }

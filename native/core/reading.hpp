@@ -1,7 +1,7 @@
-// What a group's memory says, read by somebody who need not trust its ranks: copied once, then checked.
+// Reads a group's memory without trusting its ranks: copies each word once, then checks the copy.
 //
-// Whoever has the memory may have written anything, and may go on writing while we read. So every word is loaded once, numbers
-// that are used as an index are brought into their range, and texts end where their room ends.
+// Any process that maps the memory may have written anything, and may go on writing while we read. So we load every word once,
+// bring numbers that we use as an index into their range, and end texts where their field ends.
 #pragma once
 
 #include <optional>
@@ -14,18 +14,18 @@
 
 namespace phalanx {
 
-// Where everything lies in a group's memory. Throws std::runtime_error when it is none, or of another version, or its sizes
-// contradict each other.
+// Where everything lies in a group's memory. Throws std::runtime_error if this is not a group's memory, if it has another
+// version, or if its sizes contradict each other.
 Layout layout_of(const Segment& segment);
 
 struct EntryFacts {
   Seq seq;
-  Operation operation;  // kCount when it is none that we know; so are the next two
+  Operation operation;  // kCount if we do not know it; the same for the next two
   DType dtype;
   ReduceOp op;
   const char* device;  // "cpu" or "cuda"
   bool is_async, may_do_more;
-  std::int32_t root, peer;  // -1 when it is no rank of the group
+  std::int32_t root, peer;  // -1 if it is not a rank of the group
   std::uint64_t count;
   std::int64_t start_ns, end_ns;
   std::uint32_t num_dims;
@@ -36,10 +36,10 @@ struct EntryFacts {
 };
 
 struct FaultFacts {
-  FaultKind kind;  // kCount when it is none that we know
-  std::int32_t culprit, reporter;  // -1 when it is no rank of the group
+  FaultKind kind;  // kCount if we do not know it
+  std::int32_t culprit, reporter;  // -1 if it is not a rank of the group
   Seq seq;
-  Awaited awaited;  // kCount when it is none that we know
+  Awaited awaited;  // kCount if we do not know it
   std::uint64_t wanted_bytes, found_bytes;
   std::string text;
 };
@@ -49,24 +49,24 @@ struct RankFacts {
   std::int32_t pid, launched_pid;
   std::uint64_t thread;
   bool is_thread;
-  bool is_here;      // a process of another container has a number that means somebody else here
+  bool is_here;      // false for a process of another container: its pid means another process here
   bool is_debugged;
   std::int32_t caller, backward_caller;  // threads, 0 or kSeveral
   bool awaits_work;
-  OtherThreads other_threads;  // kCount when it is none that we know
+  OtherThreads other_threads;  // kCount if we do not know it
   std::uint64_t looks, work_looks, mail_moves, mail_looks, background_looks;
   std::uint32_t background_mail;
-  MemberState state;  // kCount when it is none that we know
+  MemberState state;  // kCount if we do not know it
   std::int32_t exit_status;
   Seq arrived, finished, messages;
   std::uint64_t moved_bytes;
   std::int32_t sleeps_for;  // a rank, or -1
   std::optional<EntryFacts> entry;  // of the collective it arrived at last
-  std::optional<EntryFacts> begun;  // it has called that, but not shown itself there yet
+  std::optional<EntryFacts> begun;  // it has called this one, but not arrived at it yet
   std::optional<EntryFacts> mail;   // what it sleeps for in send or recv
 };
 
-// How often a reader looks again for an entry that a rank is about to write, in all: see await_entry().
+// How often a reader looks again, in all, for entries that ranks are about to write: see await_entry().
 inline constexpr int kPatientLooks = 1000;
 
 std::optional<EntryFacts> read_entry(const Layout& layout, int rank, const JournalEntry& entry);

@@ -32,7 +32,7 @@ std::size_t meminfo_available() {
 constexpr std::size_t kLargeBytes = 1u << 30;
 constexpr std::size_t kLongestName = 249;  // of a memory file
 
-// A signal may come while the kernel looks for memory.
+// Repeats a system call if a signal interrupts it while the kernel looks for memory.
 template <class SystemCall>
 int despite_signals(SystemCall system_call) {
   int result = -1;
@@ -60,8 +60,8 @@ std::size_t available_memory_bytes(const std::string& process) {
 
 Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t reserved) {
   const std::size_t available = available_memory_bytes();
-  // Large requests are refused before the kernel has to kill somebody. For small ones the numbers are too rough: some
-  // virtual machines get their memory only as they use it. There the kernel's own answer to fallocate counts.
+  // Refuse a large request before the kernel has to kill a process. For small ones the numbers are too rough, because
+  // some virtual machines get their memory only as they use it. There the kernel's own answer to fallocate counts.
   if (bytes > available && bytes > kLargeBytes) throw OutOfMemory(bytes, available);
   const std::string name(beginning_of(label, kLongestName));
   const int descriptor = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -76,7 +76,7 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
   if (fchmod(descriptor, 0600) != 0) fail("fchmod");
   if (despite_signals([&] { return ftruncate(descriptor, static_cast<off_t>(bytes)); }) != 0) fail("ftruncate");
   if (despite_signals([&] { return fallocate(descriptor, 0, 0, static_cast<off_t>(reserved)); }) != 0) fail("fallocate");
-  // Nobody may cut the file under our feet: that would be SIGBUS.
+  // Nobody may shrink the file while we use it: our next access would be a SIGBUS.
   if (fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("seal");
   try {
     return Segment(descriptor, map(descriptor, bytes, Access::kWrite), bytes);
@@ -89,7 +89,7 @@ Segment Segment::create(const std::string& label, std::size_t bytes, std::size_t
 Segment Segment::attach(int descriptor, Access access) {
   struct stat status{};
   if (fstat(descriptor, &status) != 0) throw std::system_error(errno, std::generic_category(), "fstat");
-  // Its owner could cut it while we read: that would be SIGBUS.
+  // Without this seal, its owner could shrink it while we read, and the read would be a SIGBUS.
   const int seals = fcntl(descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) throw std::runtime_error("this is no sealed memory file");
   const auto bytes = static_cast<std::size_t>(status.st_size);
@@ -98,7 +98,7 @@ Segment Segment::attach(int descriptor, Access access) {
 
 void Segment::keep_descriptor(int descriptor) noexcept {
   close_descriptor();
-  descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);  // none left: then it can't be found, and works all the same
+  descriptor_ = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);  // none free: then others can't find the memory, but it works all the same
 }
 
 std::byte* Segment::map(int descriptor, std::size_t bytes, Access access) {
@@ -119,7 +119,7 @@ void reserve(std::byte* data, std::size_t bytes) {
   for (int attempt = 0; attempt < kTries; ++attempt) {
     if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
     if (errno == EINVAL || errno == EPERM || errno == ENOSYS) return;  // before Linux 5.14, or not allowed: page by page
-    if (errno != EINTR && errno != EAGAIN) break;                      // a signal came, or a page was on its way elsewhere
+    if (errno != EINTR && errno != EAGAIN) break;                      // a signal came, or a page was being moved
   }
   throw OutOfMemory(bytes, available_memory_bytes());
 }

@@ -8,31 +8,30 @@
 
 namespace phalanx {
 
-// The machine cannot give the memory. Carries the numbers, for the message.
+// The machine can't provide the memory. Has the numbers, for the message.
 struct OutOfMemory : std::runtime_error {
   OutOfMemory(std::size_t needed, std::size_t available);
   std::size_t needed_bytes;
   std::size_t available_bytes;
 };
 
-// Bytes that can still be taken without the kernel killing somebody: memory and control-group limits. The cache of files counts as
-// available. `process` is as for ControlGroups.
+// How many bytes can still be used before the kernel kills a process, by free memory and the limits of control groups. The cache
+// of files counts as available. `process` is as for ControlGroups.
 std::size_t available_memory_bytes(const std::string& process = "/proc/self");
 
 enum class Access { kRead, kWrite };
 
-// Owns its mapping and its descriptor; both vanish with the last process that holds them, also after SIGKILL.
+// Owns its mapping and its descriptor; the memory vanishes with the last process that holds either, also after SIGKILL.
 class Segment {
  public:
-  // /proc shows the label, or as much of it as the kernel allows.
-  // Reserves the first `reserved` bytes at once, so that writes there can't end in SIGBUS; the rest is for reserve().
-  // Throws OutOfMemory, also when only the rest would not fit.
+  // /proc shows the label, or as much of it as the kernel allows. Reserves the first `reserved` bytes at once, so that writes
+  // there can't end in SIGBUS; the rest is for reserve(). Throws OutOfMemory, also if only the rest would not fit.
   static Segment create(const std::string& label, std::size_t bytes, std::size_t reserved);
   static Segment create(const std::string& label, std::size_t bytes) { return create(label, bytes, bytes); }
-  // Maps a descriptor received from the creator, which must be a memory file that nobody can cut. The descriptor stays the caller's.
-  // Throws std::runtime_error.
+  // Maps a descriptor received from the creator, which must be a memory file that nobody can shrink. The caller keeps its
+  // descriptor. Throws std::runtime_error.
   static Segment attach(int descriptor, Access access = Access::kWrite);
-  // Keeps a copy of the descriptor, so that others of this user find the memory through /proc.
+  // Keeps a copy of the descriptor, so that other processes of this user find the memory through /proc.
   void keep_descriptor(int descriptor) noexcept;
 
   Segment(Segment&& other) noexcept;
@@ -56,7 +55,7 @@ class Segment {
   std::size_t bytes_;
 };
 
-// Make pages of a segment real before they are first written. Throws OutOfMemory.
+// Reserve pages of a segment before they are first written. Throws OutOfMemory.
 void reserve(std::byte* data, std::size_t bytes);
 
 }  // namespace phalanx

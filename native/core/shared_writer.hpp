@@ -1,10 +1,10 @@
 // Writing bytes that another core will read next.
 //
-// Two ways. Plain stores leave the lines in this core's cache, and must first fetch them from the core that read them
-// last. Where the two share a cache and the buffers are large enough to leave the smaller caches, that is the quickest;
-// where they share none, it can be several times as dear as memory itself. Streaming stores go around the caches. How far
-// the cores are from each other depends on where the system runs the ranks, and changes as it moves them; what streaming
-// costs depends on the processor. So both are measured while writing, believed for a while, and measured again.
+// There are two ways. Plain stores leave the lines in this core's cache, but must first fetch them from the core that read them
+// last. That is the fastest way if the two cores share a cache, and if the buffers are so large that lines leave the smaller
+// caches. If the cores share no cache, it can be several times slower than memory itself. Streaming stores bypass the caches. How
+// far apart the cores are depends on where the system runs the ranks, and changes when it moves them; what streaming costs
+// depends on the processor. So SharedWriter measures both while it writes, believes the result for a while, and measures again.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@
 
 namespace phalanx {
 
-// About what the cache of one core can hold that no other shares.
+// About the size of a cache that only one core uses.
 inline constexpr std::size_t kTurningBytes = 1024 * 1024;
 
-// Whether what is written over has left the cache of the core that read it.
+// Whether the lines to overwrite have left the cache of the core that read them.
 enum class Place {
-  kHot,      // it has not: a few places, soon written again
-  kTurning,  // it has: there are more places than such a cache can hold, and each waits for its turn
+  kHot,      // they have not: there are few places, soon written again
+  kTurning,  // they have: there are more places than such a cache can hold, and they take turns
 };
 
 // One thread at a time.
@@ -60,21 +60,21 @@ class SharedWriter {
     }
     double value() const noexcept { return bytes / std::max(ns, 1.0); }
   };
-  static constexpr std::size_t kTellingBytes = 2 * 1024;  // less says nothing, and is written quickly in any case
-  static constexpr std::size_t kSlowBytes = 4 * 1024;     // from here on known without measuring, on some processors
-  static constexpr std::size_t kManyBytes = 8 * 1024;     // less is timed only now and then: clocks cost as much
+  static constexpr std::size_t kTellingBytes = 2 * 1024;  // a smaller write says nothing, and is fast in any case
+  static constexpr std::size_t kSlowBytes = 4 * 1024;     // on some processors, known to be slow from here on
+  static constexpr std::size_t kManyBytes = 8 * 1024;     // smaller writes are timed only now and then: the clock costs as much
   static constexpr std::uint32_t kUntimed = 16;
   static constexpr double kSlowRate = 4.5;  // bytes per nanosecond: 10 and more in a shared cache, 2 to 3 without
   static constexpr double kBetter = 1.1;    // times the other rate
-  static constexpr int kEnough = 3;         // a single one may have been interrupted
-  // A slow store counts two, a quick one takes one away: of ranks that share cores, some are near and others far.
+  static constexpr int kEnough = 3;         // a single write may have been interrupted
+  // A slow write counts two, a fast one takes one away: where ranks share cores, some peers are near and others far.
   static constexpr int kSlow = 2, kQuick = 1, kMany = kEnough * kSlow;
   static constexpr std::int64_t kShortestNs = 5'000'000, kLongestNs = 300'000'000;
 
   void write_and_learn(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
     const std::int64_t start = monotonic_ns();
     if ((state_ == State::kStreaming || state_ == State::kResigned) && start > until_ns_) {
-      num_slow_ = state_ == State::kStreaming ? kMany - kSlow : 0;  // one more confirms that cores are still apart
+      num_slow_ = state_ == State::kStreaming ? kMany - kSlow : 0;  // one more slow write confirms that the cores are still apart
       state_ = State::kPlain;
     }
     if (state_ == State::kStreaming) return copy_streaming(destination, source, bytes);
@@ -109,13 +109,13 @@ class SharedWriter {
   }
 
   const bool is_crowded_;
-  const bool is_known_slow_;  // plain stores are, from kSlowBytes on: no need to measure
+  const bool is_known_slow_;  // plain stores of kSlowBytes or more are slow: no need to measure
   std::uint32_t num_untimed_ = 0;
   State state_ = State::kPlain;
   int num_slow_ = 0;
   Rate plain_, streaming_;
-  std::int64_t until_ns_ = 0;             // when what is believed is measured again
-  std::int64_t believed_ns_ = kShortestNs;  // twice as long each time it is confirmed
+  std::int64_t until_ns_ = 0;             // until when the last result is believed
+  std::int64_t believed_ns_ = kShortestNs;  // for how long; doubled with each result
 };
 
 }  // namespace phalanx

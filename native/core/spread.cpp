@@ -8,7 +8,7 @@
 namespace phalanx {
 namespace {
 
-constexpr std::int64_t kBetweenLooksNs = 300'000;  // a move takes some microseconds, and what peers say of theirs is late
+constexpr std::int64_t kBetweenLooksNs = 300'000;  // a move takes some microseconds, and peers publish theirs late
 
 }  // namespace
 
@@ -36,7 +36,7 @@ void Spread::settle(std::int64_t now_ns) noexcept {
   CPU_ZERO(&only);
   CPU_SET(best, &only);
   if (sched_setaffinity(0, sizeof(only), &only) != 0 || sched_setaffinity(0, sizeof(allowed), &allowed) == 0) return;
-  std::memset(&allowed, 0xff, sizeof(allowed));  // what was allowed is so no longer; the kernel cuts this down to what is
+  std::memset(&allowed, 0xff, sizeof(allowed));  // the old set is no longer allowed; the kernel reduces this one to what is
   sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 

@@ -1,7 +1,7 @@
-// Ranks that outnumber the cores, evenly on them.
+// Distributes ranks evenly over the cores where there are more ranks than cores.
 //
-// A collective is as slow as the fullest core. The kernel evens out within tens of milliseconds, and starts anew whenever
-// ranks have slept; ranks know where their peers are, and the one that is too many moves at once.
+// The core with the most ranks decides how long a collective takes. The kernel balances the cores within tens of milliseconds,
+// and starts again whenever ranks have slept. Ranks know where their peers run, so a rank on too full a core moves at once.
 #pragma once
 
 #include "layout.hpp"
@@ -13,7 +13,7 @@ class Spread {
  public:
   Spread(const Layout& layout, int rank, int num_ranks) : layout_(layout), rank_(rank), num_ranks_(num_ranks) {}
 
-  // Move this thread to a core with at least two ranks fewer, if no higher rank of this core would. For ranks that wait.
+  // Move this thread to a core with at least two ranks fewer, if no higher rank is on its own core. For ranks that wait.
   void settle(std::int64_t now_ns) noexcept;
 
  private:

@@ -54,7 +54,7 @@ void negate_all(DType dtype, std::byte* data, std::size_t count) {
   }
 }
 
-// From memory to values, or from values to memory: it is the same.
+// Turns memory into values, or values into memory: both are the same.
 void apply(Lazy lazy, DType dtype, std::byte* data, std::size_t count) {
   if ((std::uint8_t(lazy) & std::uint8_t(Lazy::kNegative)) != 0) negate_all(dtype, data, count);
   if ((std::uint8_t(lazy) & std::uint8_t(Lazy::kConjugate)) == 0) return;

@@ -1,4 +1,4 @@
-// Tensors that do not lie in one piece, and their way in and out of one piece.
+// Copies tensors that are not contiguous into one piece, and back.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace phalanx {
 
-// How the values of a tensor differ from those in its memory, until somebody writes them out. Bits.
+// How the values of a tensor differ from those in its memory, until a copy writes them out. The values are bits.
 enum class Lazy : std::uint8_t { kNone = 0, kConjugate = 1, kNegative = 2, kBoth = 3 };
 
 // Whether lazy views of such elements can be moved.
@@ -27,10 +27,10 @@ struct TensorView {
   std::size_t bytes() const noexcept { return count * item_bytes(dtype); }
 };
 
-// Memory in one piece that stands for a tensor during an operation: the tensor's own where that is possible.
+// Contiguous memory that stands for a tensor during an operation: the tensor's own memory if possible.
 class Piece {
  public:
-  // Apart: with memory of its own in any case.
+  // If `is_apart`, it has memory of its own in any case.
   explicit Piece(TensorView view, bool is_apart = false);
   Piece(Piece&&) noexcept = default;
 

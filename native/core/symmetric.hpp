@@ -12,7 +12,7 @@
 
 namespace phalanx {
 
-// One allocation: a region per rank, all in one segment. Each rank maps it for itself, so one may drop it early.
+// One allocation: a region per rank, all in one segment. Each rank has its own mapping, so one rank may drop it early.
 class SymmetricBlock {
  public:
   SymmetricBlock(Segment segment, int rank, int num_ranks, std::uint64_t id)
@@ -28,7 +28,7 @@ class SymmetricBlock {
   Segment segment_;
   int rank_;
   std::size_t stride_;
-  std::uint64_t id_;  // running number of the allocation, alike on every rank
+  std::uint64_t id_;  // running number of the allocation, the same on every rank
 };
 
 // A place in symmetric memory, comparable between ranks.

@@ -7,7 +7,7 @@
 
 namespace phalanx {
 
-// Whether this byte goes on with a character that began before it.
+// Whether this byte continues a character that began before it.
 constexpr bool is_continuation(char byte) noexcept { return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u; }
 
 // As many whole characters as fit into `room` bytes, from the beginning of the text.
@@ -17,7 +17,7 @@ constexpr std::string_view beginning_of(std::string_view text, std::size_t room)
   return text.substr(0, room);
 }
 
-// As many whole characters as fit into `room` bytes, up to the end of the text: the end of a path says more.
+// As many whole characters as fit into `room` bytes, from the end of the text: the end of a path says more.
 constexpr std::string_view end_of(std::string_view text, std::size_t room) noexcept {
   if (text.size() <= room) return text;
   std::size_t skip = text.size() - room;
@@ -25,7 +25,7 @@ constexpr std::string_view end_of(std::string_view text, std::size_t room) noexc
   return text.substr(skip);
 }
 
-// The rest of `destination` is filled with zeros: at least one, so that it ends there.
+// Fills the rest of `destination` with zeros, at least one, so that the text ends there.
 template <std::size_t kBytes>
 void store_beginning(char (&destination)[kBytes], std::string_view text) noexcept {
   const std::string_view kept = beginning_of(text, kBytes - 1);

@@ -99,7 +99,7 @@ void TraceFile::close() noexcept {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return;
   is_closed_ = true;
-  // Operations still under way write their end into records before this length, so the cut takes no page from them.
+  // Operations still under way write their end into records before this length, so they lose no page.
   if (ftruncate(descriptor_, static_cast<off_t>(used_ * kRecordBytes)) != 0) is_truncated_ = true;
   ::close(descriptor_);
 }

@@ -1,7 +1,7 @@
 // Everything a process's ranks do, in a file of 128-byte records that survives the process.
 //
-// The file is mapped, so what is written is there whatever becomes of the process; pages are reserved before they are
-// written, so a full disk ends the trace and not the program.
+// The file is mapped, so a record is in it as soon as it is written, even if the process dies then. Disk space is
+// reserved before a page is written, so a full disk ends the trace and not the program.
 #pragma once
 
 #include <atomic>
@@ -64,13 +64,13 @@ static_assert(sizeof(TraceLocation) == kRecordBytes && sizeof(TraceOperation) ==
 // Thread-safe.
 class TraceFile {
  public:
-  // Throws std::system_error when the file can't be made.
+  // Throws std::system_error if the file can't be made.
   TraceFile(const std::string& path, int rank, std::size_t limit_bytes);
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
 
-  // Where a new record may be written; null when the file is closed or there is no room. Its first word, the kind, must
-  // be stored last, with commit(). The memory lives as long as this object.
+  // Where to write a new record; null if the file is closed or there is no room. Its first word, the kind, must be
+  // stored last, with commit(). The memory lives as long as this object.
   void* take() noexcept;
   static void commit(void* record, RecordKind kind) noexcept {
     std::atomic_ref(*static_cast<std::uint32_t*>(record)).store(std::uint32_t(kind), std::memory_order_release);
@@ -85,7 +85,7 @@ class TraceFile {
   bool grow() noexcept;
   TraceHeader& header() const noexcept { return *reinterpret_cast<TraceHeader*>(chunks_.front()); }
 
-  const int owner_ = getpid();  // a child made by fork has the mapping too: it must neither write nor cut
+  const int owner_ = getpid();  // a forked child has the mapping too: it must neither write nor truncate
   std::mutex mutex_;  // guards all below
   int descriptor_;
   std::size_t limit_bytes_;

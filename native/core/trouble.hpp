@@ -1,4 +1,4 @@
-// Why an operation could not be finished. Facts only; the words are made by phalanx.diagnosis.
+// Why an operation could not be finished. Facts only; phalanx.diagnosis turns them into words.
 #pragma once
 
 #include <exception>
@@ -18,7 +18,7 @@ struct Trouble : std::exception {
 
   FaultKind kind;
   int culprit;    // -1 when it is nobody or several
-  int reporter;   // who noticed
+  int reporter;   // the rank that noticed it
   Seq seq;
   FaultDetail detail;
   bool is_fatal;  // the group can't be used any more

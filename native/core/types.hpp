@@ -21,7 +21,7 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kB
 enum class Operation : std::uint8_t {
   kNone, kAllReduce, kReduce, kBroadcast, kAllGather, kGather, kScatter, kReduceScatter,
   kAllToAll, kBarrier, kSend, kRecv,
-  kRefused,  // the caller's arguments were bad; peers in the same operation must learn it
+  kRefused,  // the caller's arguments were bad; peers in the same operation must learn of it
   kCount
 };
 

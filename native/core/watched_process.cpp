@@ -14,7 +14,7 @@
 
 namespace phalanx {
 
-// A child made by fork gets a new one: the lock of the old one may be held for ever by a thread that is not there.
+// A forked child gets a new one: the lock of the old one may be held for ever by a thread that the child does not have.
 struct WatchedProcess::Registry {
   std::mutex mutex;
   std::map<Key, std::weak_ptr<const WatchedProcess>> processes;  // guarded by mutex
@@ -35,7 +35,7 @@ WatchedProcess::Answer WatchedProcess::find(int pid, std::uint64_t start_ticks) 
     if (auto process = known->second.lock()) return {Found::kWatched, std::move(process)};
   }
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  // Without a free descriptor neither the pidfd nor /proc can be opened: that says nothing about the process.
+  // If no descriptor is free, neither the pidfd nor /proc can be opened; that says nothing about the process.
   const bool is_missing = descriptor < 0 && (errno == ESRCH || (kill(pid, 0) != 0 && errno == ESRCH));
   const std::uint64_t ticks = is_missing ? 0 : process_start_ticks(pid);
   const bool is_another = ticks != 0 && start_ticks != 0 && ticks != start_ticks;

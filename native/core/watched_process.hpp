@@ -1,4 +1,4 @@
-// Another process that this one watches: one descriptor for it, however many groups the two are in.
+// Another process that this one watches: one descriptor for it, however many groups the two share.
 #pragma once
 
 #include <compare>
@@ -15,7 +15,8 @@ class WatchedProcess {
     Found found;
     std::shared_ptr<const WatchedProcess> process;  // when it is watched
   };
-  // The process that had this id and, unless it is 0, started then. kUnknown: no descriptor is free, ask again later.
+  // Finds the process that had this id and, unless `start_ticks` is 0, started then. kUnknown: no descriptor is free, ask again
+  // later.
   static Answer find(int pid, std::uint64_t start_ticks);
 
   ~WatchedProcess();

@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phalanx import devices
+    from phalanx import devices, testing
     from phalanx.collectives import Group, ReduceOp, Work
     from phalanx.errors import (
         AbortedError,
@@ -76,6 +76,7 @@ _HOMES = {
     "phalanx.stand_in": ("is_stand_in", "stand_in_for"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_SUBPACKAGES = ("devices", "testing")
 
 __all__ = [
     "AbortedError",
@@ -104,6 +105,7 @@ __all__ = [
     "is_stand_in",
     "spawn",
     "stand_in_for",
+    "testing",
     "trace",
     "virtual_devices",
 ]
@@ -111,8 +113,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import phalanx` is fast and needs no torch."""
-    if name == "devices":
-        return importlib.import_module("phalanx.devices")
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"phalanx.{name}")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("phalanx")
     if name not in _HOME_OF:

@@ -75,7 +75,17 @@ class ClosedError(UsageError):
 
 
 class MismatchError(PhalanxError):
-    """Ranks called different operations, or the same operation with different shapes, dtypes or roots."""
+    """Ranks called different operations, or the same operation with different shapes, dtypes or roots.
+
+    If more than half of all ranks of the group made the same call, `culprits` are the others. Otherwise it is not known
+    who is right, and there are no culprits.
+
+    Attributes:
+        sides: The ranks that made the same call, for each call, such as ((0, 1, 3), (2,)). Ranks that came later, or
+            not at all, are missing.
+    """
+
+    sides: tuple[tuple[int, ...], ...] = ()
 
 
 class OperationTimeoutError(PhalanxError, TimeoutError):
@@ -85,7 +95,7 @@ class OperationTimeoutError(PhalanxError, TimeoutError):
 class DeadlockError(OperationTimeoutError):
     """Ranks wait for each other, so that none can ever go on. `culprits` are the ranks that this one waits for.
 
-    You get it after a second or two; the deadline of the operation may be much later.
+    You get it as soon as that is proved: after a second or two, or 30 seconds if libraries run threads in a process.
     """
 
 

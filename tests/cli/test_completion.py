@@ -72,6 +72,34 @@ def test_models_of_virtual_gpus_are_completed() -> None:
     assert _offers("phalanx run --virtual-gpu H") == ["h100", "h200"]
 
 
+_JOBS = """
+import json, os, sys
+for name in sys.argv[1:]:
+    record = os.memfd_create("phalanx-job")
+    os.write(record, json.dumps({"name": name, "pid": os.getpid(), "pids": []}).encode())
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_jobs_that_run_are_completed_and_files_if_none_fits() -> None:
+    command = [sys.executable, "-c", _JOBS, "tab-night", "tab-day", "tab two", "other"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        assert _answer("phalanx diagnose tab").splitlines() == ["file,tab", "plain,tab-night", "plain,tab-day"]
+        assert str(launcher.pid) in _offers("phalanx diagnose ")  # "tab two" would have to be quoted
+        launcher.communicate()
+    assert _answer("phalanx diagnose tab").splitlines() == ["file,tab"]
+
+
+def test_errors_are_no_completions(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['phalanx.diagnosis.job_list'] = None\n")
+    words = "phalanx diagnose tab"
+    answer = _complete(_PHALANX_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="2", PYTHONPATH=str(tmp_path))
+    assert answer.splitlines() == ["file,tab"]
+
+
 def test_modules_are_completed_after_m(tmp_path: Path) -> None:
     for name in ("training_mine.py", "models_mine/__init__.py", "models_mine/big.py", "models_mine/bigger/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -11,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,51 @@ sys.stdin.read()
         launcher.communicate()
 
 
+_HOLDS_A_RECORD = """
+import json, os, sys
+record = os.memfd_create("phalanx-job")
+os.write(record, json.dumps({"name": sys.argv[1], "pid": os.getpid(), "pids": []}).encode())
+os.write(1, b"ready\\n")  # in one piece, as two may do it at once
+sys.stdin.read()
+"""
+_STARTS = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"  # and waits for it
+_STARTS_TWO = """
+import subprocess, sys
+jobs = [subprocess.Popen([sys.executable, "-c", sys.argv[1], name]) for name in ("one", "two")]
+for job in jobs:
+    job.wait()
+"""
+
+
+@contextlib.contextmanager
+def _running(*command: str, num_ready: int = 1) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(num_ready)] == ["ready\n"] * num_ready
+        try:
+            yield process
+        finally:
+            process.communicate()
+
+
+@pytest.mark.slow
+def test_a_job_is_chosen_by_any_process_that_started_it() -> None:
+    with _running(_STARTS, "-c", _STARTS, "-c", _HOLDS_A_RECORD, "far below") as first:
+        seen = diagnose(str(first.pid))
+        assert seen.stdout.startswith('job "far below"'), seen
+
+
+@pytest.mark.slow
+def test_a_process_that_started_several_jobs_chooses_none() -> None:
+    with _running(_STARTS_TWO, _HOLDS_A_RECORD, num_ready=2) as first:
+        seen = diagnose(str(first.pid))
+        assert seen.returncode == 1
+        assert seen.stderr.startswith(f"Error: 2 jobs were started by process {first.pid}; say which by its process\n")
+        assert set(re.findall(r"\n  pid \d+  (\w+)  ", seen.stderr)) == {"one", "two"}
+
+
 @pytest.mark.slow
 def test_a_process_that_is_no_job_is_told() -> None:
     with subprocess.Popen(["sleep", "50"]) as other:
@@ -121,7 +167,10 @@ def test_a_process_that_is_no_job_is_told() -> None:
         assert other.poll() is None
         other.kill()
     assert (seen.returncode, seen.stdout) == (1, "")
-    assert seen.stderr == f"Error: process {other.pid} is in no group of phalanx (or has closed them all)\n"
+    assert seen.stderr == (
+        f"Error: process {other.pid} is in no group of phalanx (or has closed them all)\n"
+        "  do       start the program with phalanx run: then phalanx diagnose sees its ranks from the start\n"
+    )
     gone = diagnose(str(other.pid))
     assert (gone.returncode, gone.stderr) == (1, f"Error: there is no process {other.pid}\n")
 
@@ -242,6 +291,12 @@ def test_watching_shows_text_only(option: str) -> None:
     seen = diagnose("--watch", "1", option)
     assert seen.returncode == 2
     assert "--watch shows text only: leave out --json, --torch and --list" in seen.stderr
+
+
+def test_a_job_behind_watch_is_told_its_place() -> None:
+    seen = diagnose("--watch", "train")
+    assert seen.returncode == 2
+    assert "give a number of seconds, at least 0.1, not 'train'; put the job before --watch" in seen.stderr
 
 
 @pytest.mark.slow

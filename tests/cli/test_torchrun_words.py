@@ -14,7 +14,7 @@ from phalanx.cli.run import run
 from phalanx.cli.torchrun_options import OF_TORCHRUN
 from phalanx.engine import usable_cores
 from phalanx.errors import UsageError
-from phalanx.jobs.job import choose_num_ranks
+from phalanx.jobs.job import Job, choose_num_ranks
 from phalanx.jobs.virtual_gpus import GpuOptions, with_virtual_gpus
 from tests.jobs.launching import environment_without, lines_of, phalanx_run, write_script
 
@@ -68,6 +68,26 @@ def test_what_contradicts_itself_or_needs_several_hosts_is_refused(
     assert result.exit_code == 2
     assert words in " ".join(result.output.split())
     assert "it was started" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["-n", "4", "-n", "2"], ["-n4", "-n", "2"], ["--nproc-per-node=4", "--nproc_per_node", "2"]],
+)
+def test_of_an_option_that_is_given_twice_the_last_one_counts(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[Job] = []
+
+    def note(job: Job) -> int:
+        jobs.append(job)
+        return 0
+
+    monkeypatch.setattr("phalanx.jobs.launcher.run_job", note)
+    script = write_script(tmp_path, "")
+    result = CliRunner().invoke(run, [*arguments, "--restart", "1", "--restart", "3", str(script)])
+    assert result.exit_code == 0, result.output
+    assert (jobs[0].num_ranks, jobs[0].max_restarts) == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,16 @@ def test_a_cell_does_not_pass_by_accident(note: Note, flaw: str) -> None:
     assert find_flaws(KILLED, _run(GOOD, GOOD, note)) == [flaw]
 
 
+def test_nobody_is_blamed_as_long_as_it_is_unknown_who_is_right() -> None:
+    cell = _cell("phalanx", "broadcast", "small", "wrong shape")
+    told = "  differs  rank 2 (pid 9) called broadcast root 1 float32 (4,), faults/program.py:5"
+    known = Note("MismatchError", (CULPRIT,), "different shape", told, 100.2)
+    doubt = "\n  unknown  who is right: the calls of only 2 of 4 ranks are known"
+    unknown = replace(known, culprits=(), text=told + doubt)
+    assert find_flaws(cell, _run(known, unknown, known)) == []
+    assert find_flaws(cell, _run(known, replace(known, culprits=()), known)) == ["rank 1 blames ()"]
+
+
 def test_a_rank_that_says_nothing_is_a_flaw() -> None:
     assert find_flaws(KILLED, _run(GOOD, GOOD)) == ["rank 3 died or hung"]
     assert find_flaws(KILLED, Run({0: GOOD, 1: GOOD, 3: GOOD}, None)) == ["the fault did not come about"]

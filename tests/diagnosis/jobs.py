@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,15 +61,15 @@ class StartedJob:
         job = self.find()
         return observe(sorted(job.pids), job.record)
 
-    def wait_for(self, *texts: str) -> str:
-        """Look until the report has all these texts."""
+    def wait_for(self, *texts: str | re.Pattern[str]) -> str:
+        """Look until the report has all these texts, and finds all these patterns."""
         shown = ""
 
         def is_shown() -> bool:
             nonlocal shown
             with contextlib.suppress(UsageError):  # it has not started
                 shown = render(self.look())
-            return all(text in shown for text in texts)
+            return all(text in shown if isinstance(text, str) else text.search(shown) for text in texts)
 
         assert wait_until(is_shown, LIMIT_S / 2), f"not shown: {texts}\n{shown}"
         return shown

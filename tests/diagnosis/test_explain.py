@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 import phalanx
 from phalanx.diagnosis import Scene, explain
 from phalanx.engine.facts import EntryFacts, FaultKind, RankFacts, Trouble
@@ -58,7 +60,55 @@ def test_ranks_that_differ_alike_are_told_in_one_line() -> None:
     error = explain(_facts("mismatch"), _scene([_row(rank) for rank in range(4)], entries))
     assert "ranks disagree on reduce operation" in str(error)
     assert "differs  ranks 1-3 called all_reduce max float32 (1024,)" in str(error)
-    assert error.culprits == (0,), "the minority is to blame"
+    assert isinstance(error, phalanx.MismatchError)
+    assert (error.culprits, error.sides) == ((0,), ((0,), (1, 2, 3))), "the minority is to blame"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ([{}, {"op": "max"}, None, None], "the calls of only 2 of 4 ranks are known"),
+        ([{}, {}, {"op": "max"}, None], "the calls of only 3 of 4 ranks are known"),
+        ([{}, {}, {"op": "max"}, {"op": "max"}], "no call was made by more than half of the ranks"),
+    ],
+)
+def test_nobody_is_to_blame_without_more_than_half_of_all_ranks(changes: list[Any], why: str) -> None:
+    entries = [None if change is None else _entry(**change) for change in changes]
+    error = explain(_facts("mismatch"), _scene([_row(rank) for rank in range(4)], entries))
+    assert f"\n  unknown  who is right: {why}\n" in str(error)
+    assert error.culprits == ()
+
+
+def test_shapes_with_as_many_elements_are_the_same_call() -> None:
+    entries = [_entry(shape=(2, 512)), _entry(shape=(512, 2)), _entry(), _entry(count=7, shape=(7,))]
+    error = explain(_facts("mismatch"), _scene([_row(rank) for rank in range(4)], entries))
+    assert error.culprits == (3,)
+    assert str(error).count("differs") == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "sides"),
+    [
+        ({}, ((0,), (1, 2))),
+        ({"shape": (7,)}, ((0,), (1,), (2,))),
+        ({"dtype": "int64"}, ((0,), (1,), (2,))),
+        ({"operation": "broadcast", "root": 3}, ((0, 2), (1,))),
+        ({"operation": "broadcast", "root": 1}, ((0,), (1,), (2,))),
+        ({"operation": "barrier", "seq": 6}, ((0,), (1,))),  # it never came to that operation
+    ],
+)
+def test_a_rank_that_comes_when_the_group_is_broken_knows_its_side(own: dict[str, Any], sides: object) -> None:
+    entries = [_entry(operation="broadcast", root=3), _entry(), None, None]
+    error = explain(_facts("mismatch", **own), _scene([_row(rank) for rank in range(4)], entries, rank=2))
+    assert isinstance(error, phalanx.MismatchError)
+    assert (error.sides, error.culprits) == (sides, ())
+
+
+def test_a_late_rank_does_not_know_its_side_if_calls_differ_only_in_how_they_reduce() -> None:
+    entries = [_entry(), _entry(op="max"), None, None]
+    error = explain(_facts("mismatch"), _scene([_row(rank) for rank in range(4)], entries, rank=2))
+    assert isinstance(error, phalanx.MismatchError)
+    assert error.sides == ((0,), (1,))
 
 
 def test_different_operations_come_before_different_shapes() -> None:
@@ -80,7 +130,8 @@ def test_split_sizes_that_do_not_fit_name_both_sides() -> None:
     error = explain(facts, _scene([_row(0), _row(1)], [None, None]))
     assert "ranks disagree on split sizes" in str(error)
     assert "differs  rank 1 (pid 811) sends 8 bytes, rank 0 has room for 12" in str(error)
-    assert error.culprits == (1,)
+    assert isinstance(error, phalanx.MismatchError)
+    assert (error.culprits, error.sides) == ((), ((0,), (1,))), "either of them may be wrong"
 
 
 def test_a_message_that_does_not_fit_is_told_on_both_sides() -> None:

@@ -72,7 +72,7 @@ def test_durations_are_brief(value: float, text: str) -> None:
     ("status", "words"),
     [
         (3, "os._exit"),
-        (256 + 9, "memory was short"),
+        (256 + 9, "if memory runs out"),
         (256 + 11, "PYTHONFAULTHANDLER=1"),
         (256 + 15, "who sent it"),
         (-1, ""),

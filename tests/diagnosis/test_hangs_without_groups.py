@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import subprocess
 import sys
@@ -72,6 +73,21 @@ threading.Event().wait()  # there
 """
 
 
+_IN_A_THREAD = """
+import os, queue, threading, time
+
+def load():
+    while True:
+        time.sleep(0.01)  # here
+
+threading.Thread(target=queue.Queue().get, daemon=True).start()
+loader = threading.Thread(target=load, daemon=True)
+if os.environ["RANK"] == "1":
+    loader.start()
+    loader.join()  # there
+"""
+
+
 def _line_of(program: str, mark: str) -> int:
     return next(number for number, line in enumerate(program.splitlines(), 1) if line.endswith(f"# {mark}"))
 
@@ -91,13 +107,39 @@ def test_diagnose_names_the_line_of_every_rank(tmp_path: Path, program: str, cul
     script.write_text(program)
     here, there = (f"train.py:{_line_of(program, mark)}" for mark in ("here", "there"))
     wanted = culprit.format(f"{tmp_path.name}/{here}")
-    with started_program(str(script), "run", "-n", "2", module="phalanx.cli") as job:
-        assert wait_until(lambda: wanted in diagnose(str(job.pid)).stdout, LIMIT_S), diagnose(str(job.pid)).stdout
+    # The line of the program comes first, then what it called.
+    first_line = r"rank 1 \(pid \d+\), .*\n( +its child .*\n|  +thread .*\n)* +\S*train\.py:\d+"
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
         shown = diagnose(str(job.pid)).stdout
-        assert there in shown
-        assert "computes" not in shown
-        # The line of the program comes first, then what it called.
-        assert re.search(r"rank 1 \(pid \d+\), .*\n( +its child .*\n|  +thread .*\n)* +\S*train\.py:\d+", shown), shown
+        are_there = wanted in shown and there in shown and "computes" not in shown
+        return are_there and re.search(first_line, shown) is not None
+
+    with started_program(str(script), "run", "-n", "2", module="phalanx.cli") as job:
+        assert wait_until(is_shown, LIMIT_S), shown
+
+
+def test_diagnose_shows_threads_that_run_the_program(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_IN_A_THREAD)
+    here, there = (rf"\S+train\.py:{_line_of(_IN_A_THREAD, mark)}" for mark in ("here", "there"))
+    threads = rf"  thread \d+\n    {here} in load\n  \.\.\. 1 more thread"
+    wanted = rf"    {there} in <module>, which called:\n( {{6}}.*\n)+{threads}"
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
+        shown = diagnose(str(job.pid)).stdout
+        return re.search(wanted, shown) is not None
+
+    with started_program(str(script), "run", "-n", "2", module="phalanx.cli") as job:
+        assert wait_until(is_shown, LIMIT_S), shown
+        (record,) = [
+            each for each in json.loads(diagnose(str(job.pid), "--json").stdout)["processes"] if "in load" in str(each)
+        ]
+        assert record["stacks"].count("Thread ") == 2
 
 
 def test_a_time_limit_shows_where_ranks_and_their_workers_are(tmp_path: Path) -> None:
@@ -152,7 +194,8 @@ def _hang_in_a_worker() -> None:
     list(DataLoader(_Data(), num_workers=1))  # type: ignore[arg-type]
 
 
-def test_spawn_says_where_the_workers_of_late_ranks_are() -> None:
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_spawn_says_where_the_workers_of_late_ranks_are(kind: str) -> None:
     file = rf"diagnosis/{Path(__file__).name}"
     line = _Data.__getitem__.__code__.co_firstlineno + 2
     place = (
@@ -160,8 +203,10 @@ def test_spawn_says_where_the_workers_of_late_ranks_are() -> None:
     )
     for limit_s in (5, 20, 50):  # as above
         with pytest.raises(OperationTimeoutError) as caught:
-            phalanx.spawn(_hang_in_a_worker, ranks=2, timeout_s=limit_s)
+            phalanx.spawn(_hang_in_a_worker, ranks=2, timeout_s=limit_s, kind=kind)  # type: ignore[arg-type]
         text = str(caught.value)
+        del caught  # as above
+        assert wait_until(lambda: gc.collect() >= 0 and not group_memory(), LIMIT_S)
         if all(re.search(place.format(rank), text) for rank in range(2)):
             return
     pytest.fail(text)

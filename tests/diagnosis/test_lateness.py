@@ -89,9 +89,9 @@ def test_sizes_that_do_not_fit_are_blamed_on_the_one_who_differs_from_most() -> 
 
 
 def test_a_rank_that_was_not_in_the_operation_hears_who_differed_there() -> None:
-    entries = [None, _entry(), _entry(), _entry(dtype="int64")]
+    entries = [None, _entry(), _entry(), _entry(dtype="int64"), _entry()]
     facts = _facts("mismatch", operation="reduce", culprit=1, reporter=3, seq=6, fault_seq=7)
-    error = explain(facts, Scene("default", 0, 4, [_row(rank) for rank in range(4)], entries))
+    error = explain(facts, Scene("default", 0, 5, [_row(rank) for rank in range(5)], entries))
     assert "reduce #6" in str(error)
     assert "the group broke in operation #7, where ranks disagree on dtype" in str(error)
     assert (error.culprits, error.verdict) == ((3,), "different dtype")

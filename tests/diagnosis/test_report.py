@@ -68,11 +68,51 @@ def test_the_whole_report_reads_so() -> None:
     assert "last operations" not in render(seen, is_full=False)
 
 
+def test_other_threads_are_shown_if_they_run_the_program_and_counted_if_not() -> None:
+    seen = observation(group(row(0), row(1, pid=800)))
+    python = "/usr/lib/python3.11/threading.py"
+    seen.processes[0].stacks = (
+        stacks((python, 7, "get"), (python, 1, "run"), is_main=False, ident=70)
+        + stacks((python, 7, "wait"), ("/home/me/load.py", 3, "load"), (python, 1, "run"), is_main=False, ident=71)
+        + stacks((python, 7, "wait"), ("/home/me/load.py", 3, "load"), (python, 1, "run"), is_main=False, ident=72)
+        + stacks((python, 5, "join"), ("/home/me/train.py", 61, "step"), ident=800)
+    )
+    text = render(seen)
+    assert text[text.index("  thread") :].splitlines()[:4] == [
+        "  threads 71, 72",
+        "    me/load.py:3 in load, which called:",
+        "      python3.11/threading.py:7 in wait",
+        "  ... 1 more thread that runs nothing of the program",
+    ]
+    assert "    me/train.py:61 in step, which called:\n      python3.11/threading.py:5 in join\n  threads" in text
+
+
+def test_threads_that_are_ranks_are_named_with_their_ranks() -> None:
+    seen = observation(group(*(row(rank, pid=800, is_thread=True, thread=70 + rank) for rank in range(3))))
+    waiting_in = [("/usr/lib/python3.11/threading.py", 7, "wait")]
+    seen.processes[0].stacks = (
+        stacks(*waiting_in, ident=800)
+        + stacks(*waiting_in, is_main=False, ident=70)
+        + stacks(*waiting_in, is_main=False, ident=71)
+        + stacks(("/home/me/train.py", 61, "step"), is_main=False, ident=72)
+    )
+    assert render(seen).splitlines()[-6:] == [
+        "ranks 0-2 (pid 800), sleeping, 1.0 MiB",
+        "    python3.11/threading.py:7 in wait",
+        "  threads 70, 71, ranks 0-1",
+        "    python3.11/threading.py:7 in wait",
+        "  thread 72, rank 2",
+        "    me/train.py:61 in step",
+    ]
+
+
 def test_short_waits_are_not_worth_a_word() -> None:
     seen = observation(group(waiting(0, 1, ago_s=0.25), row(1)))
     assert _summary(seen) == ["no rank has waited longer than 250 ms"]
     assert _summary(observation(group(row(0), row(1)))) == ["no rank waits in an operation of phalanx"]
-    assert _summary(observation()) == ["no rank is in a group of phalanx"]
+    assert _summary(observation()) == [
+        "no rank is in a group of phalanx, so it is not known which rank waits for which"
+    ]
 
 
 def test_two_groups_of_one_name_are_not_mixed_up() -> None:
@@ -187,3 +227,19 @@ def test_ranks_that_are_threads_stand_where_their_thread_stands() -> None:
     assert _summary(seen)[0].endswith("for 5 s; it is at me/late.py:3 in late")
     seen.processes[0].stacks = stacks(("/home/me/main.py", 1, "main"))
     assert _summary(seen)[0].endswith("for 5 s"), "what another thread does is not what it does"
+
+
+def test_the_calls_that_led_to_a_line_are_told_from_those_that_it_made() -> None:
+    seen = observation(group(row(0)))
+    seen.processes[0].stacks = stacks(
+        ("/usr/lib/python3.11/threading.py", 5, "join"),
+        ("/home/me/train.py", 61, "step"),
+        ("/home/me/train.py", 80, "<module>"),
+        ident=800,
+    )
+    assert render(seen).splitlines()[-4:] == [
+        "    me/train.py:61 in step, which called:",
+        "      python3.11/threading.py:5 in join",
+        "    called by:",
+        "    me/train.py:80 in <module>",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import traceback
 from collections.abc import Callable
@@ -56,10 +57,11 @@ def test_the_error_is_found_with_its_attributes_and_the_calls_that_led_to_it() -
 
 
 def test_the_error_of_the_majority_is_a_consequence() -> None:
-    mismatch = MismatchError("all_reduce #21: ranks disagree", rank=0, num_ranks=4, culprits=(3,))
-    assert find_consequence(_caught(lambda: _fail(mismatch))) is not None
-    mismatch = MismatchError("all_reduce #22: ranks disagree", rank=3, num_ranks=4, culprits=(3,))
-    assert find_consequence(_caught(lambda: _fail(mismatch))) is None
+    for rank, number in ((0, 21), (3, 22)):
+        error = MismatchError(f"all_reduce #{number}: ranks disagree", rank=rank, num_ranks=4, sequence=number)
+        error.sides = ((0, 1, 2), (3,))
+        retold = _caught(functools.partial(_fail, error))
+        assert (find_consequence(retold) is not None) is (rank == 0)
 
 
 @pytest.mark.parametrize("error", [KeyError("batch"), RuntimeError("no error of phalanx"), RuntimeError(), _died(23)])
@@ -90,6 +92,34 @@ def test_the_programs_own_words_are_kept() -> None:
     assert see_through(error) is error
     assert headline_of(error).startswith("RuntimeError: step 7: ")
     assert isinstance(find_consequence(error), PeerDiedError)
+
+
+def test_an_error_that_the_program_raises_later_keeps_its_words() -> None:
+    text = str(_caught(lambda: _fail(_died(43))))
+    for own in (f"step 7: {text}", f"{text}\nin step 7", f"{_died(43)} in step 7", f"lost a rank: {_died(43)}"):
+        error = _caught(functools.partial(_raise_text, own))
+        assert see_through(error) is error
+        assert headline_of(error) == f"RuntimeError: {own.partition(chr(10))[0]}"
+
+
+def _raise_text(text: str) -> None:
+    raise RuntimeError(text)
+
+
+def test_an_error_that_went_through_two_callbacks_is_found() -> None:
+    def fail_twice() -> None:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        error = _died(44)
+        remember(error)
+
+        def fail(_: torch.futures.Future[Any]) -> None:
+            raise error
+
+        last = future.then(fail).then(lambda done: done.value())
+        future.set_result(None)
+        last.wait()
+
+    assert headline_of(_caught(fail_twice)) == "PeerDiedError: all_reduce #44: rank 3 died"
 
 
 def test_causes_are_shown_without_torchs_text() -> None:

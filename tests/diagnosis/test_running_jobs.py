@@ -55,8 +55,8 @@ def _with_a_late_rank(gate: Path, how: str) -> float:
 @pytest.mark.parametrize("how", ["sleeps", "computes", "calls_native_code"])
 def test_a_late_rank_is_named_with_its_place(tmp_path: Path, how: str) -> None:
     with started(3, _with_a_late_rank, tmp_path, how) as job:
-        shown = job.wait_for("rank 1 holds up ranks 0, 2, in all_reduce #2", f" in {how}")
-        assert re.search(rf"; it is at diagnosis/test_running_jobs.py:\d+ in {how}\n", shown), shown
+        place = re.compile(rf"; it is at diagnosis/test_running_jobs.py:\d+ in {how}\n")
+        shown = job.wait_for("rank 1 holds up ranks 0, 2, in all_reduce #2", place)
         assert re.search(r"rank 0   pid \d+ +waits .* in all_reduce #2, .*, for rank 1\n", shown)
         assert re.search(r"rank 1   pid \d+ +is at \S+:\d+ in \w+; its last: barrier #1, .*, begun .* ago\n", shown)
         assert job.go_on() == [3.0] * 3
@@ -76,8 +76,8 @@ def test_a_stopped_rank_is_told_with_the_way_out(tmp_path: Path) -> None:
 
 def test_ranks_that_are_threads_are_told_apart(tmp_path: Path) -> None:
     with started(3, _with_a_late_rank, tmp_path, "sleeps", kind="thread") as job:
-        shown = job.wait_for("rank 1 holds up ranks 0, 2, in all_reduce #2", " in sleeps")
-        assert re.search(r"holds up .*; it is at diagnosis/test_running_jobs.py:\d+ in sleeps\n", shown), shown
+        place = re.compile(r"holds up .*; it is at diagnosis/test_running_jobs.py:\d+ in sleeps\n")
+        shown = job.wait_for("rank 1 holds up ranks 0, 2, in all_reduce #2", place)
         assert f"ranks 0-2 (pid {os.getpid()})" in shown
         assert job.go_on() == [3.0] * 3
 
@@ -102,11 +102,9 @@ def _loops(gate: Path) -> int:
 
 def test_a_job_that_runs_is_not_blamed(tmp_path: Path) -> None:
     with started(2, _loops, tmp_path) as job:
-        shown = job.wait_for('group "world", ranks 0-1', "all_reduce #")
-        summary = shown.splitlines()[1]
-        assert re.fullmatch(r"  no rank (waits in an operation of phalanx|has waited longer than \d+ ms)", summary), (
-            summary
-        )
+        # On a busy machine, a rank may really wait that long for the other.
+        nobody = r"\A.*\n  no rank (waits in an operation of phalanx|has waited longer than \d+ ms)\n"
+        job.wait_for('group "world", ranks 0-1', "all_reduce #", re.compile(nobody))
         job.go_on()
 
 
@@ -202,9 +200,9 @@ def _loses_a_rank(gate: Path) -> None:
 
 def test_a_broken_group_tells_who_died(tmp_path: Path) -> None:
     with started(3, _loses_a_rank, tmp_path, tolerate_losses=True) as job:
-        shown = job.wait_for('group "world" is broken in operation #2: rank 1 died', "failed in")
-        assert re.search(r"rank 1   pid \d+ +was killed by SIGKILL \(signal 9\); its last: barrier #1", shown), shown
-        assert re.search(r"rank 0   pid \d+ +failed in barrier #2", shown), shown
+        died = re.compile(r"rank 1   pid \d+ +was killed by SIGKILL \(signal 9\); its last: barrier #1")
+        failed = re.compile(r"rank 0   pid \d+ +failed in barrier #2")
+        job.wait_for('group "world" is broken in operation #2: rank 1 died', died, failed)
         job.go_on()
 
 
@@ -248,8 +246,8 @@ def test_a_child_answers_for_itself_or_is_not_asked(tmp_path: Path) -> None:
         assert wait_until(lambda: "_be_a_child" in _stacks_of(forked, job.look()))
         for _ in range(5):
             seen = job.look()
-            assert "_has_children" in render(seen)
             assert {process.pid for process in seen.processes if "_be_a_child" in process.stacks} <= {forked}
+        job.wait_for("_has_children")
         assert not ask_for_stacks([plain, os.getppid()])
         assert is_alive(forked)
         assert is_alive(plain)

@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from phalanx.diagnosis.asking import ask_for_stacks
-from phalanx.diagnosis.stacks import parse_frame, parse_stacks, stack_of
+from phalanx.diagnosis.findings import place_of
+from phalanx.diagnosis.processes import threads_of
+from phalanx.diagnosis.stacks import find_program, parse_frame, parse_stacks, stack_of
+from phalanx.diagnosis.views import ProcessView
 from tests.diagnosis.observations import stacks
+from tests.leftovers import wait_until
 
 _GETS_READY = r"""
 import os, sys, threading
@@ -37,10 +41,10 @@ def _running(script: str, num_processes: int = 1) -> Iterator[list[int]]:
 
 def test_a_process_that_got_ready_answers_and_one_that_did_not_is_left_alone() -> None:
     with _running("answer_with_stacks(); answer_with_stacks(); stand()") as ready, _running("stand()") as unready:
-        answers = ask_for_stacks([*ready, *unready, 1])
+        answers = ask_for_stacks([*ready, *unready, 1], timeout_s=20)
         assert list(answers) == ready
         assert " in stand" in answers[ready[0]]
-        assert " in stand" in ask_for_stacks(ready)[ready[0]], "and again"
+        assert " in stand" in ask_for_stacks(ready, timeout_s=20)[ready[0]], "and again"
 
 
 def test_files_and_functions_of_any_name_are_read_as_they_are_called(tmp_path: Path) -> None:
@@ -49,7 +53,7 @@ def test_files_and_functions_of_any_name_are_read_as_they_are_called(tmp_path: P
     (folder / "été.py").write_text("def größe(go_on):\n    go_on()\n")
     script = f"answer_with_stacks(); sys.path.insert(0, {str(folder)!r}); import été; été.größe(stand)"
     with _running(script) as pids:
-        (thread,) = parse_stacks(ask_for_stacks(pids)[pids[0]])
+        (thread,) = parse_stacks(ask_for_stacks(pids, timeout_s=20)[pids[0]])
     assert [(frame.file, frame.line) for frame in thread.frames if frame.function == "größe"] == [
         (str(folder / "été.py"), 2)
     ]
@@ -74,11 +78,11 @@ if os.fork() == 0:
 stand()
 """
     with _running(f"is_ready = False\n{script}", 2) as pids:
-        answers = ask_for_stacks(pids)
+        answers = ask_for_stacks(pids, timeout_s=20)
         assert len(answers) == 1
         assert "be_child" not in next(iter(answers.values()))
     with _running(f"is_ready = True\n{script}", 2) as pids:
-        answers = ask_for_stacks(pids)
+        answers = ask_for_stacks(pids, timeout_s=20)
         assert sorted(answers) == sorted(pids)
         assert sorted("be_child" in text for text in answers.values()) == [False, True]
 
@@ -86,7 +90,7 @@ stand()
 def test_memory_that_was_given_is_found_among_that_of_others() -> None:
     script = "others = [create_stack_memory() for _ in range(3)]; answer_with_stacks(create_stack_memory()); stand()"
     with _running(script) as pids:
-        assert list(ask_for_stacks(pids)) == pids
+        assert list(ask_for_stacks(pids, timeout_s=20)) == pids
 
 
 def test_threads_that_are_named_are_asked_too_and_ended_ones_left_out() -> None:
@@ -115,6 +119,22 @@ stop.set()
         process.communicate()
 
 
+def test_a_thread_without_python_code_is_not_waited_for() -> None:
+    script = """
+answer_with_stacks()
+import ctypes
+library, number = ctypes.CDLL(None), ctypes.c_ulong()
+assert library.pthread_create(ctypes.byref(number), None, library.pause, None) == 0
+stand()
+os._exit(0)
+"""
+    with _running(script) as pids, ThreadPoolExecutor(1) as askers:
+        threads = threads_of(pids[0])
+        assert len(threads) == 2
+        answers = askers.submit(ask_for_stacks, pids, {pids[0]: threads[::-1]}, timeout_s=1000)
+        assert [thread.ident for thread in parse_stacks(answers.result(100)[pids[0]])] == pids
+
+
 @pytest.mark.slow
 def test_asking_does_not_hurt_a_process_whose_threads_come_and_go() -> None:
     script = """
@@ -132,13 +152,58 @@ stop.set()
 """
     with _running(script) as pids:
         for _ in range(200):
-            assert list(ask_for_stacks(pids, timeout_s=20)) == pids
+            assert list(ask_for_stacks(pids, {pids[0]: threads_of(pids[0])}, timeout_s=20)) == pids
 
 
 def test_many_who_ask_at_once_all_get_the_answer() -> None:
     with _running("answer_with_stacks(); stand()") as pids, ThreadPoolExecutor(16) as askers:
         answers = list(askers.map(lambda _: ask_for_stacks(pids, timeout_s=20), range(64)))
     assert all(" in stand" in answer[pids[0]] for answer in answers)
+
+
+def test_nobody_waits_for_the_answer_of_a_process_that_has_ended() -> None:
+    script = "answer_with_stacks(); signal.pthread_sigmask(signal.SIG_BLOCK, [STACK_SIGNAL]); stand()"
+    with ThreadPoolExecutor(1) as askers:
+        with _running(f"import signal; from phalanx.diagnosis.stacks import STACK_SIGNAL; {script}") as pids:
+            answers = askers.submit(ask_for_stacks, pids, timeout_s=1000)
+            assert wait_until(lambda: _was_asked(pids[0]))
+        assert answers.result(100) == {}
+
+
+def _was_asked(pid: int) -> bool:
+    files = [file for file in Path(f"/proc/{pid}/fd").iterdir() if "phalanx-stacks" in str(file.readlink())]
+    return any(b"@" in file.read_bytes() for file in files)
+
+
+_OWN = "/home/me/train.py"
+_PACKAGE = "/usr/lib/python3/dist-packages/titan/train.py"
+_TORCH = "/usr/lib/python3/dist-packages/torch/nn.py"
+_PYTHON = "/usr/lib/python3.11/weakref.py"
+_COMPILED = "/tmp/torchinductor_me/yw/cywgve5kxzuolz3hz4tzliz2tqk4v5vvayhoietraugpkdhucikk.py"
+_RUNPY = "<frozen runpy>"
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        ([_PYTHON, _TORCH, _OWN, _PACKAGE, _OWN], [2, 4]),
+        ([_PACKAGE, _OWN, "<string>"], [1]),
+        ([_COMPILED, _TORCH, _OWN], [2]),
+        ([_TORCH, _PACKAGE, _RUNPY, _OWN], [1]),
+        ([_TORCH, _OWN, _PACKAGE, _RUNPY, _OWN], [1]),
+        ([_TORCH, _PYTHON, _RUNPY, _OWN], [3]),
+        ([_TORCH, _PACKAGE], [1]),
+        (["<frozen abc>", _PYTHON, _TORCH], []),
+    ],
+)
+def test_the_calls_of_the_program_are_found(files: list[str], chosen: list[int]) -> None:
+    assert find_program(files) == chosen
+
+
+@pytest.mark.parametrize("file", ["<frozen abc>", "<internal>"])
+def test_a_process_without_a_line_of_the_program_is_at_no_line(file: str) -> None:
+    process = ProcessView(77, "S", 0, [], stacks((file, 7, "cleanup"), (_PYTHON, 9, "<listcomp>")))
+    assert place_of(process) == ""
 
 
 def test_what_faulthandler_wrote_is_read() -> None:

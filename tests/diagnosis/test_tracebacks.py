@@ -45,11 +45,11 @@ def test_calls_inside_phalanx_are_folded_in_causes_too() -> None:
         try:
             _chained()
         except ValueError:
-            phalanx.spawn(print, ranks=0)
+            phalanx.testing.ranks(0)
 
     short = format_error(_caught(fail), is_full=False)
     assert short.count("  ... ") == 2
-    assert "calls inside phalanx (" in short
+    assert "1 call inside phalanx (" in short
     assert "direct cause" in short
     assert "During handling" in short
 

@@ -14,20 +14,29 @@ import pytest
 import torch
 
 import phalanx
+from phalanx.diagnosis.processes import state_of
+from tests.leftovers import wait_until
 from tests.run_ranks import run_ranks
 
 _SHORT_S = 0.3
 _LONGEST_S = 20.0
 
 
-def _stay_until(folder: Path, num_notes: int, idle: Callable[[], object] = lambda: time.sleep(0.01)) -> None:
+def _sleep_until(is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        time.sleep(0.01)
+
+
+def _stay_until(folder: Path, num_notes: int, idle: Callable[[Callable[[], bool]], None] = _sleep_until) -> None:
     """Be late: until that many other ranks have written down what they got."""
     deadline = time.monotonic() + _LONGEST_S
-    while len(list(folder.glob("*.verdict"))) < num_notes and time.monotonic() < deadline:
-        idle()
+    (folder / "late").touch()
+    idle(lambda: len(list(folder.glob("*.verdict"))) >= num_notes or time.monotonic() > deadline)
 
 
-def _caught(folder: Path, rank: int, act: Callable[[], object]) -> phalanx.PhalanxError:
+def _caught(folder: Path, rank: int, act: Callable[[], object], *, is_late: bool = True) -> phalanx.PhalanxError:
+    """Return what a call raises; with `is_late`, make it when another rank is in _stay_until()."""
+    assert not is_late or wait_until((folder / "late").exists)
     with pytest.raises(phalanx.PhalanxError) as caught:
         act()
     (folder / f"{rank}.verdict").write_text(str(caught.value))
@@ -51,21 +60,23 @@ def test_a_late_rank_is_shown_with_its_last_operation_and_its_stack(group: Any, 
     assert "called from diagnosis/test_verdicts.py:" in text
 
 
-def _spin() -> None:
-    total = 0
-    for number in range(200_000):
-        total += number
+def _spin(is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        total = 0
+        for number in range(200_000):
+            total += number
 
 
-def _hold_the_lock() -> None:
-    ctypes.PyDLL(None).usleep(100_000)  # a C call that does not let other threads run
+def _hold_the_lock(is_over: Callable[[], bool]) -> None:
+    while not is_over():
+        ctypes.PyDLL(None).usleep(100_000)  # a C call that does not let other threads run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("idle", "name"), [(_spin, "_spin"), (_hold_the_lock, "_hold_the_lock")])
 @pytest.mark.ranks(2)
 def test_a_rank_that_computes_or_is_stuck_in_c_is_shown_where_it_is(
-    group: Any, tmp_path: Path, idle: Callable[[], None], name: str
+    group: Any, tmp_path: Path, idle: Callable[[Callable[[], bool]], None], name: str
 ) -> None:
     if group.rank == 1:
         _stay_until(tmp_path, 1, idle)
@@ -77,11 +88,12 @@ def test_a_rank_that_computes_or_is_stuck_in_c_is_shown_where_it_is(
 @pytest.mark.slow
 def test_a_stopped_rank_is_said_to_be_stopped() -> None:
     def body() -> str:
-        group = phalanx.connect(timeout_s=5)
+        group = phalanx.connect(timeout_s=50)
         pids: list[int] = group.all_gather_object(os.getpid())
         if group.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
             return ""
+        assert wait_until(lambda: state_of(pids[1]) == "T")
         try:
             group.barrier(timeout_s=0.5)
         except phalanx.OperationTimeoutError as error:
@@ -100,7 +112,7 @@ def test_a_stopped_rank_is_said_to_be_stopped() -> None:
 def test_two_groups_in_different_order_are_a_cycle(group: Any, tmp_path: Path) -> None:
     first, second = group.split([0, 1], name="first"), group.split([0, 1], name="second")
     mine, other = (first, second) if group.rank == 0 else (second, first)
-    error = _caught(tmp_path, group.rank, lambda: mine.all_reduce(torch.ones(2), timeout_s=1.0))
+    error = _caught(tmp_path, group.rank, lambda: mine.all_reduce(torch.ones(2), timeout_s=1.0), is_late=False)
     _stay_until(tmp_path, 2)
     assert error.verdict == "deadlock"
     assert error.culprits == (1 - group.rank,)
@@ -146,7 +158,7 @@ def test_tags_that_do_not_match_are_a_cycle(group: Any, tmp_path: Path) -> None:
             return group.send(torch.ones(1 << 20), 1, tag=5, timeout_s=1.0)
         return group.recv(torch.ones(1 << 20), 0, tag=7, timeout_s=5.0)
 
-    error = _caught(tmp_path, group.rank, act)
+    error = _caught(tmp_path, group.rank, act, is_late=False)
     _stay_until(tmp_path, 2)
     assert error.culprits == (1 - group.rank,)
     if group.rank == 0:
@@ -186,30 +198,31 @@ def test_a_rank_that_left_is_shown_with_its_last_operation(group: Any, tmp_path:
     if group.rank == 1:
         group.close()
         return
-    error = _caught(tmp_path, 0, lambda: group.barrier(timeout_s=5))
+    error = _caught(tmp_path, 0, lambda: group.barrier(timeout_s=_LONGEST_S), is_late=False)
     assert (type(error), error.verdict, error.culprits) == (phalanx.PeerLeftError, "left", (1,))
     assert "left broadcast #1 root 1 float32 (3,), diagnosis/test_verdicts.py:" in str(error)
 
 
 @pytest.mark.slow
-def test_a_rank_that_never_connects_is_named_by_those_that_do() -> None:
+def test_a_rank_that_never_connects_is_named_by_those_that_do(tmp_path: Path) -> None:
     def body() -> str:
         from phalanx.launch.context import current_context
 
         context = current_context()
         assert context is not None
         if context.rank == 1:
-            deadline = time.monotonic() + 3
-            while time.monotonic() < deadline:
-                time.sleep(0.01)
+            assert wait_until(told.exists)
             return ""
         group = phalanx.connect()
         try:
             group.barrier(timeout_s=1.0)
         except phalanx.OperationTimeoutError as error:
             return f"{error.verdict}|{error}"
+        finally:
+            told.touch()
         return ""
 
+    told = tmp_path / "told"
     verdict, _, text = run_ranks("process", 2, body)[0].partition("|")
     assert verdict == "not joined"
     assert "rank 1" in text.splitlines()[0]
@@ -228,5 +241,6 @@ def test_a_rank_that_never_connects_is_named_by_those_that_do() -> None:
 def test_a_mismatch_says_what_differs(group: Any, tmp_path: Path, change: dict[str, Any], verdict: str) -> None:
     mine = change if group.rank == 1 else {}
     tensor = torch.ones(mine.get("shape", (4,)), dtype=mine.get("dtype", torch.float32))
-    error = _caught(tmp_path, group.rank, lambda: group.all_reduce(tensor, mine.get("op", phalanx.ReduceOp.SUM)))
+    op = mine.get("op", phalanx.ReduceOp.SUM)
+    error = _caught(tmp_path, group.rank, lambda: group.all_reduce(tensor, op), is_late=False)
     assert (type(error), error.verdict, error.culprits) == (phalanx.MismatchError, verdict, (1,))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import phalanx
 from phalanx import Group, ReduceOp, Work
 from phalanx.engine._native import NativeWork
 from phalanx.groups.shared_memory import SharedMemoryGroup
@@ -55,3 +56,10 @@ def test_help_shows_the_arguments_and_what_a_method_does() -> None:
 def test_an_operation_under_way_has_signatures_and_docstrings(name: str) -> None:
     assert _arguments(NativeWork, name) == _arguments(Work, name)
     assert str(inspect.getdoc(getattr(NativeWork, name))).endswith(".")
+
+
+def test_an_editor_offers_what_programs_use_of_a_group_and_nothing_else() -> None:
+    group = phalanx.connect()
+    assert [name for name in dir(group) if not name.startswith("_")] == PUBLIC
+    assert {"__enter__", "__exit__", "__class__"} <= set(dir(group))
+    group.close()

@@ -23,7 +23,7 @@ from phalanx.launch.zygote_client import ZygoteClient
 from tests import leftovers
 
 COMMAND = [sys.executable, "-m", "phalanx.cli", "run"]
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 def phalanx_run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from phalanx.diagnosis.waits import Wait
 from phalanx.jobs.holdups import DEADLOCK_S, Holdups
 from tests.diagnosis.observations import entry
-from tests.jobs.launching import COMMAND, phalanx_run, started_job, write_script
+from tests.jobs.launching import COMMAND, LIMIT_S, started_job, write_script
 
 _SECOND_NS = 10**9
 
@@ -53,25 +54,31 @@ def test_a_job_that_hangs_says_who_holds_it_up_and_a_failed_one_leaves_a_record(
     script = write_script(
         tmp_path,
         """
-        import time
+        import sys, time
+        from pathlib import Path
         import torch, phalanx
-        group = phalanx.connect(timeout_s=2)
+        group = phalanx.connect()
         group.all_reduce(torch.ones(3))
         def dream():
-            time.sleep(60)
+            while not Path(sys.argv[1]).exists():
+                time.sleep(0.01)
+            raise ValueError("awake")
         if group.rank == 1:
             dream()
         group.barrier()
         """,
     )
-    done = phalanx_run("--warn-after", 0.5, "-n", 3, script)
-    assert done.returncode == 1
-    warned = next(line for line in done.stderr.splitlines() if "holds up" in line)
-    assert "phalanx run: rank 1 holds up ranks 0, 2, in barrier #2, " in warned
-    assert "program.py:" in warned
-    assert " in dream" in warned
+    gate = tmp_path / "gate"
+    warned = re.compile(r"phalanx run: rank 1 holds up ranks 0, 2, in barrier #2, .*program\.py:.* in dream")
+    with started_job("--warn-after", 0.5, "-n", 3, script, gate) as launcher:
+        assert launcher.stderr is not None
+        # It warns again and again, at first perhaps of a rank that has not come so far.
+        assert any(warned.match(line) for line in launcher.stderr)
+        gate.touch()
+        told = launcher.communicate(timeout=LIMIT_S)[1]
+    assert launcher.returncode == 1
     (record,) = records.glob("*.json")
-    assert f"  record      phalanx diagnose {record}\n" in done.stderr
+    assert f"  record      phalanx diagnose {record}\n" in told
     seen = json.loads(record.read_text())
     assert seen["job"]["num_ranks"] == 3
     assert [len(some["operations"]) for some in seen["groups"][0]["records"]] == [2, 1, 2]

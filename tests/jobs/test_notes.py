@@ -4,11 +4,14 @@ import pytest
 
 from phalanx.errors import AbortedError, MismatchError, PeerDiedError
 from phalanx.jobs.notes import MARK, Note, decode_note, describe_end
+from phalanx.launch.disagreement import Disagreement
 
 
-class _Mute(Exception):
+class _Mute(RuntimeError):
     def __str__(self) -> str:
-        raise RuntimeError
+        raise ValueError
+
+    __repr__ = __str__
 
 
 def _caught(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -24,10 +27,10 @@ def _received(note: Note) -> Note | None:
     return decode_note(note.encode().removeprefix(MARK).removesuffix(b"\n"))
 
 
-def _mismatch(rank: int, culprits: tuple[int, ...], verdict: str = "different shape") -> MismatchError:
-    return MismatchError(
-        "all_reduce #1\n  here  x\n  do  y", rank=rank, num_ranks=4, culprits=culprits, verdict=verdict
-    )
+def _mismatch(rank: int, *sides: tuple[int, ...]) -> MismatchError:
+    error = MismatchError("all_reduce #1\n  here  x\n  do  y", group="world", rank=rank, num_ranks=4, sequence=1)
+    error.sides = sides
+    return error
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,7 @@ def _mismatch(rank: int, culprits: tuple[int, ...], verdict: str = "different sh
         (SystemExit(3), "sys.exit(3)"),
         (SystemExit("no data"), "sys.exit('no data')"),
         (_Mute(), "_Mute: (its text can't be shown)"),
+        (SystemExit(_Mute()), "sys.exit(...), with a _Mute"),
         (PeerDiedError("barrier #1: rank 3 died\n  here  rank 0"), "PeerDiedError: barrier #1: rank 3 died"),
         (ValueError("x" * 9999), "ValueError: " + "x" * 485 + "..."),
     ],
@@ -65,10 +69,12 @@ def test_notes_of_an_exception_do_not_hide_it() -> None:
         (_caught(RuntimeError(), cause=PeerDiedError("")), True),
         (_caught(RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:4242")), True),
         (_caught(ConnectionResetError("Connection reset by peer")), False),
-        (_caught(_mismatch(0, (2,))), True),
-        (_caught(_mismatch(2, (2,))), False),
-        (_caught(_mismatch(0, (2, 3))), False),  # two against two: nobody knows who is right
-        (_caught(_mismatch(0, (1,), "different message")), False),  # each side names the other
+        (_caught(_mismatch(0, (0, 1, 3), (2,))), True),
+        (_caught(_mismatch(2, (0, 1, 3), (2,))), False),
+        (_caught(_mismatch(0, (0, 1), (2, 3))), False),  # two against two: nobody knows who is right
+        (_caught(_mismatch(0, (0,), (2,))), False),  # and two that have not come may decide it
+        (_caught(_mismatch(1, (0,), (2,))), True),  # a rank that took no part in it
+        (_caught(_mismatch(0)), False),  # a message: each side names the other
     ],
 )
 def test_what_another_rank_has_caused_is_known(error: BaseException, is_consequence: bool) -> None:
@@ -81,7 +87,10 @@ def test_a_note_that_was_cut_off_is_none() -> None:
 
 
 def test_a_mismatch_says_which_rank_called_what() -> None:
-    assert describe_end(_caught(_mismatch(2, (2,))), 1).details == ("  here  x", "  do  y")
+    note = describe_end(_caught(_mismatch(2, (0, 1, 3), (2,))), 1)
+    assert note.details == ("  here  x", "  do  y")
+    assert note.disagreement == Disagreement("world", 1, 4, 2, ((0, 1, 3), (2,)))
+    assert _received(note) == note
     assert describe_end(_caught(PeerDiedError("barrier #1\n  here  x")), 1).details == ()
 
 

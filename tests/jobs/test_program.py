@@ -13,6 +13,7 @@ from phalanx.jobs.program import Program, find_executable, find_program
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("")
+    Path("syn.py").write_text("")
     for name in ("empty", "runnable", "package"):
         Path(name).mkdir()
     Path("runnable/__main__.py").write_text("")
@@ -82,3 +83,8 @@ def test_an_executable_that_is_not_there_is_refused_with_advice(target: str, wor
     with pytest.raises(UsageError) as caught:
         find_executable(target, [], search=None)
     assert words in str(caught.value)
+
+
+def test_an_unlike_name_is_not_suggested() -> None:
+    with pytest.raises(UsageError, match=r"missing\.py: no such file$"):
+        find_program("missing.py", [], is_module=False)

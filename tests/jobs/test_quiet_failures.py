@@ -48,7 +48,8 @@ def test_a_killed_rank_is_told_in_a_few_lines(beginning: str, tmp_path: Path, re
     assert len(lines) <= 15
     assert lines[0] == "phalanx run: rank 3 of 8 was killed by SIGKILL (signal 9)"
     place = rf"{tmp_path.name}/program.py:\d+"
-    assert re.fullmatch(rf"  last        after all_reduce #3, {place}", lines[1])
+    # The second form is what the survivors say, if they have ended before the launcher looks.
+    assert re.fullmatch(rf"  last        (after all_reduce #3, {place}|left all_reduce #3 .*, {place}, .*)", lines[1])
     assert lines[2].startswith("  do          find out who killed it")
     assert re.fullmatch(rf"  freed       ranks 0-2, 4-7, in all_reduce #4, {place}", lines[3])
     assert lines[-1] == "  exit code   137, of rank 3"
@@ -226,8 +227,7 @@ def test_a_hook_of_the_program_prints_its_own_words(tmp_path: Path) -> None:
     )
     result = phalanx_run("-n", 3, script)
     assert lines_of(result.stderr, 1) == ["ValueError at step 7"]
-    assert lines_of(result.stderr, 0) == []
-    assert (_logs_of(result.stderr) / "rank-0.err").read_text() == "PeerFailedError at step 7\n"
+    assert lines_of(result.stderr, 0) == ["PeerFailedError at step 7"], "the hook may wait for a person"
 
 
 def test_a_program_that_has_redirected_stderr_finds_its_traceback_there(tmp_path: Path) -> None:
@@ -311,8 +311,7 @@ def test_on_ctrl_c_the_tracebacks_are_in_the_logs(tmp_path: Path) -> None:
         """
         import time, phalanx
         phalanx.connect().barrier()
-        print("ready", flush=True)
-        time.sleep(60)
+        print("ready", flush=True); time.sleep(60)  # one line, because the interrupt may come between the two
         """,
     )
     with started_job("-n", 3, "--grace", "30", script, stderr=subprocess.PIPE) as launcher:

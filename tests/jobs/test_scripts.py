@@ -196,7 +196,7 @@ def test_a_script_in_a_long_folder_of_any_letters(tmp_path: Path) -> None:
     script = folder / ("é" * 61 + ".py")
     script.write_text(
         "import torch, phalanx\n"
-        "group = phalanx.connect(timeout_s=1)\n"
+        "group = phalanx.connect(timeout_s=30)\n"
         "group.all_reduce(torch.ones(3))\n"
         "if group.rank == 0:\n"
         "    print(group.entry(0, 1).location)\n"

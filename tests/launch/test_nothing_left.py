@@ -86,11 +86,12 @@ def test_descriptors_and_segments_do_not_pile_up(kind: Kind) -> None:
 
     run_ranks(kind, 2, program)
     gc.collect()
-    before = len(leftovers.open_descriptors()), leftovers.group_memory()
+    before = len(leftovers.open_descriptors()), len(leftovers.group_memory())
     for _ in range(3):
         run_ranks(kind, 2, program)
-    gc.collect()
-    assert (len(leftovers.open_descriptors()), leftovers.group_memory()) == before
+    # A rank that is a thread may still be ending, with the last references to its groups.
+    assert leftovers.wait_until(lambda: gc.collect() >= 0 and len(leftovers.group_memory()) <= before[1])
+    assert leftovers.wait_until(lambda: len(leftovers.open_descriptors()) <= before[0])
 
 
 @every_kind

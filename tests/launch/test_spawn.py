@@ -316,15 +316,18 @@ def test_ranks_that_take_too_long_are_ended_and_named(kind: Kind) -> None:
         while True:
             sum(range(100))
 
-    watch = Stopwatch()
-    with pytest.raises(phalanx.OperationTimeoutError) as failure:
-        run_ranks(kind, 2, program, timeout_s=0.3)
+    for timeout_s in (0.3, 3, 30):  # a busy machine may need the longer ones until rank 0 is done
+        watch = Stopwatch()
+        with pytest.raises(phalanx.OperationTimeoutError) as failure:
+            run_ranks(kind, 2, program, timeout_s=timeout_s)
+        assert watch.seconds() < timeout_s + 20
+        if failure.value.culprits == (1,):
+            break
     headline, _, place = str(failure.value).partition("\n  rank 1 at ")
-    assert headline == "spawn: timed out after 0.3 s; of 2 ranks these were not done: 1"
+    assert headline == f"spawn: timed out after {timeout_s:.3g} s; of 2 ranks these were not done: 1"
     line = program.__code__.co_firstlineno
     assert place in ("", *(f"launch/{Path(__file__).name}:{line + number} in program" for number in range(6)))
     assert failure.value.culprits == (1,)
-    assert watch.seconds() < 20
     assert leftovers.wait_until(lambda: not leftovers.rank_processes())
     assert leftovers.wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("rank ")])
 

@@ -70,7 +70,8 @@ def test_a_mismatch_is_an_error_on_all_ranks_at_once(group: Any, case: tuple[str
         assert f"ranks disagree on {field}" in first_line
         assert "differs" in text
         assert "test_mismatch.py:" in text
-        assert error.culprits == (1,)
+        # Of two ranks, either may be wrong. Of three, one may not have come yet.
+        assert error.culprits == ((1,) if (0, 2) in error.sides else ())
     else:
         assert "the group broke in operation #1, where ranks called different things" in text
     assert 1 in result.all_gather_object(error.sequence), "somebody was in the operation and knows all about it"
@@ -126,7 +127,7 @@ def test_split_sizes_that_do_not_fit_are_named(group: SharedMemoryGroup) -> None
         assert "ranks disagree on split sizes" in str(caught.value)
         assert "rank 1" in str(caught.value)
         assert "sends 8 bytes, rank 0 has room for 12" in str(caught.value)
-    assert caught.value.culprits == (1,)
+    assert caught.value.culprits == ()
 
 
 @worlds(2, 3)

@@ -51,6 +51,30 @@ def test_under_phalanx_run_the_traceback_ends_with_the_advice(program: str, tmp_
     assert "start with phalanx run --virtual-gpus 3, or set PHALANX_VIRTUAL_GPUS=3" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        "dist.init_process_group('nccl', device_id=torch.device('cuda:0'))",
+        "dist.init_process_group('nccl', device_id=0)",
+        "dist.ProcessGroupNCCL.Options()",
+        "torch.accelerator.set_device_index(0)",
+        "torch.empty(1, device=0)",
+        "torch.ones(1, device='cuda')",
+        "torch.ones(1, pin_memory=True)",
+        "torch.cuda.Stream()",
+        "torch.cuda.Event()",
+        "torch.Stream('cuda')",
+        "torch.cuda.device(0).__enter__()",
+        "torch.Generator('cuda')",
+    ],
+)
+def test_every_way_to_ask_for_a_gpu_is_recognised(way: str) -> None:
+    with pytest.raises(Exception) as caught:
+        exec(way)
+    advise(caught.value, 2)
+    assert caught.value.__notes__ == [advice(2)]
+
+
 @pytest.mark.slow
 def test_without_a_launcher_init_process_group_has_it_too(tmp_path: Path) -> None:
     done = _run([], _NCCL, tmp_path)
@@ -74,6 +98,19 @@ def test_other_errors_are_left_alone_and_none_is_advised_twice() -> None:
     advise(mine, 2)
     assert not hasattr(other, "__notes__")
     assert mine.__notes__ == [advice(2)]
+
+
+class _Mute(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_an_error_without_a_text_stays_the_error() -> None:
+    def fail(group_size: int) -> None:
+        raise _Mute
+
+    with pytest.raises(_Mute):
+        advising(fail)(2)
 
 
 def test_no_more_virtual_gpus_are_advised_than_there_can_be() -> None:

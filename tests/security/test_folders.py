@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.diagnosis import record_folder
 from phalanx.diagnosis.record_folder import write_record, write_whole
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.launch import private_folders
@@ -45,6 +46,30 @@ def test_tracebacks_that_are_kept_are_the_users_alone(tmp_path: Path, monkeypatc
     assert kept.folder is not None
     paths = [kept.folder.parent, kept.folder, kept.folder / "rank-0.err"]
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize("change", ["a link", "for everybody"])
+def test_no_traceback_is_put_into_a_folder_that_came_in_the_place_of_the_users(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_and_lose(seen: object, folder: Path) -> Path:
+        made, other = folder / "made", tmp_path / "other"
+        other.mkdir()
+        if change == "a link":
+            made.symlink_to(other)
+        else:
+            made.mkdir()
+            made.chmod(0o777)
+        return made
+
+    (tmp_path / "records").mkdir()
+    monkeypatch.setenv("PHALANX_RECORD_DIR", str(tmp_path / "records"))
+    monkeypatch.setattr(record_folder, "make_output_folder", make_and_lose)
+    kept = KeptOutput()
+    kept.seen = observation(group(row(0)))
+    assert not kept.write(0, b"secret\n")
+    kept.close()
+    assert not [*(tmp_path / "records" / "made").iterdir()]
 
 
 def test_a_file_is_put_in_the_place_of_a_link_and_not_where_it_leads(tmp_path: Path) -> None:

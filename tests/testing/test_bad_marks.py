@@ -64,9 +64,9 @@ def test_a_unittest_method_is_refused_with_the_right_way(inner: InnerRuns) -> No
 def test_a_fixture_of_ranks_without_the_mark_is_refused(inner: InnerRuns, name: str) -> None:
     result = inner.run(f"def test_unmarked({name}): note('ran')")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        [f"*fixture '{name}' of phalanx needs ranks; mark the test, for example with @pytest.mark.ranks(4)"]
-    )
+    told = f"fixture '{name}' of phalanx needs ranks; mark the test, for example with @pytest.mark.ranks(4)"
+    result.stdout.fnmatch_lines(["* ERROR at setup of test_unmarked *", told])
+    result.stdout.no_fnmatch_line("*fixtures.py*")
     assert not inner.notes()
 
 

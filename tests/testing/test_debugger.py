@@ -22,7 +22,7 @@ class _Terminal:
     def __init__(self, inner: InnerRuns, *options: str) -> None:
         arguments = ["-m", "pytest", *chosen(()), *options]
         self._child = importlib.import_module("pexpect").spawn(
-            sys.executable, arguments, cwd=str(inner.pytester.path), timeout=15, encoding="utf-8"
+            sys.executable, arguments, cwd=str(inner.pytester.path), timeout=60, encoding="utf-8"
         )
         self.seen = ""
 

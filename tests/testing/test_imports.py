@@ -13,11 +13,11 @@ _UNWANTED = ("torch", "numpy", "phalanx.groups.shared_memory", "hypothesis", "co
 
 
 def _modules_after(code: str, folder: str) -> set[str]:
-    code += "\nimport sys; print('modules', *sys.modules)"
+    code += "\nimport sys; print('loaded modules:', *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
     )
-    return set(done.stdout.rpartition("modules ")[2].split())
+    return set(done.stdout.rpartition("loaded modules: ")[2].split())
 
 
 def test_loading_the_plugin_imports_no_torch(pytester: pytest.Pytester) -> None:

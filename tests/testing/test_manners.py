@@ -26,16 +26,61 @@ _DECLARE = "def pytest_configure(config):\n" + "".join(
 )
 
 
-@pytest.mark.parametrize("where", ["ini", "conftest"])
+_LISTED = "[pytest]\nmarkers =\n  " + "\n  ".join(_LINES)
+
+
+@pytest.mark.parametrize("where", ["ini", "conftest", "both"])
 def test_markers_that_a_project_declares_are_its_own(inner: InnerRuns, where: str) -> None:
     if where == "ini":
-        inner.pytester.makeini("[pytest]\nmarkers =\n  " + "\n  ".join(_LINES))
+        inner.pytester.makeini(f"{_LISTED}\nranks_marker = project")
     else:
         inner.pytester.makeconftest(_DECLARE)
+    if where == "both":
+        inner.pytester.makeini(_LISTED)
     result = inner.run(_OWN_MARKS, *_STRICT)
     result.assert_outcomes(passed=2)
     assert inner.notes() == ["ran", "ran"]
     result.stdout.fnmatch_lines(["phalanx: *'ranks' of its own*", "phalanx: *'virtual_gpus' of its own*"])
+
+
+def test_a_mark_of_a_listed_marker_that_can_not_be_ours_is_the_projects(inner: InnerRuns) -> None:
+    inner.pytester.makeini(_LISTED)
+    result = inner.run(_OWN_MARKS, "-k", "test_own", *_STRICT)
+    result.assert_outcomes(passed=1, deselected=1)
+    assert inner.notes() == ["ran"]
+    result.stdout.fnmatch_lines(["phalanx: this project lists a marker 'ranks', and tests that could mean phalanx's *"])
+
+
+@pytest.mark.parametrize(
+    ("listed", "mark"), [("ranks: run on several ranks", "ranks(2)"), ("virtual_gpus(n): have n", "virtual_gpus(2)")]
+)
+def test_a_test_whose_mark_may_be_ours_does_not_pass_on_no_ranks(inner: InnerRuns, listed: str, mark: str) -> None:
+    inner.pytester.makeini(f"[pytest]\nmarkers = {listed}")
+    result = inner.run(f"@pytest.mark.{mark}\ndef test_never(): note('ran')", *_STRICT)
+    result.assert_outcomes(errors=1)
+    name = mark.partition("(")[0]
+    result.stdout.fnmatch_lines(
+        [
+            f"@pytest.mark.{name} may mean phalanx's marker or one of this project, *",
+            f'  do       write "{name}(n): ... (phalanx)" there, or ranks_marker = project if *',
+            "*-p no:phalanx switches it off",
+        ]
+    )
+    assert not inner.notes()
+
+
+def test_a_listed_marker_can_be_given_to_phalanx(inner: InnerRuns) -> None:
+    inner.pytester.makeini("[pytest]\nmarkers = ranks: run on several ranks\nranks_marker = phalanx")
+    result = inner.run("@pytest.mark.ranks(2)\ndef test_ranks(rank): note(rank)", *_STRICT)
+    result.assert_outcomes(passed=1)
+    assert inner.notes() == ["0", "1"]
+
+
+def test_nobody_else_can_have_it(inner: InnerRuns) -> None:
+    inner.pytester.makeini("[pytest]\nranks_marker = army")
+    result = inner.run("def test_never(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: ranks_marker is 'army'; give one of phalanx, project; *switches it off"])
 
 
 def test_a_folder_may_declare_them_for_itself(inner: InnerRuns) -> None:
@@ -47,7 +92,7 @@ def test_a_folder_may_declare_them_for_itself(inner: InnerRuns) -> None:
 
 
 def test_a_fixture_of_ours_says_why_there_are_no_ranks_in_such_a_project(inner: InnerRuns) -> None:
-    inner.pytester.makeini("[pytest]\nmarkers = ranks: of the army")
+    inner.pytester.makeini("[pytest]\nmarkers = ranks: of the army\nranks_marker = project")
     result = inner.run("@pytest.mark.ranks(2)\ndef test_never(group): note('ran')")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(

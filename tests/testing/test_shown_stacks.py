@@ -56,6 +56,14 @@ def test_threads_of_the_program_keep_their_names() -> None:
     assert "Current thread 0x0000000000000001 (innermost call last):\n  File " in shown
 
 
+def test_what_a_rank_answered_to_others_is_not_shown_as_well() -> None:
+    answer = '\n@7 1\nStack (most recent call first):\n  File "/home/me/a.py", line 5 in f\n'
+    last = _stack("Current thread", ("/home/me/a.py", "f"))
+    for text in (answer + last + answer + answer, last):
+        assert show(text).short.splitlines() == ["at me/a.py:7 in f:", '  File "/home/me/a.py", line 7, in f']
+    assert show(answer + answer).short.count("line 5, in f") == 1
+
+
 def test_a_stack_without_calls_of_the_program_is_shown_whole() -> None:
     assert "in wait" in show(_stack("Current thread", (_PYTHON, "wait"))).short
 

@@ -47,14 +47,15 @@ def _report(inner: InnerRuns, wanted: str, *options: str) -> str:
 
 @pytest.mark.parametrize("options", [["--ranks-kind=process"], ["--ranks-kind=pool"], ["--ranks-shadow"]], ids=str)
 def test_the_report_shows_what_the_workers_of_late_ranks_do(inner: InnerRuns, options: list[str]) -> None:
-    shown = _report(inner, _CHILDREN, *options)
     start = r"\nranks 1-2, at \S+test_inner.py:\d+ in train:\n"
     called = r"  File \S+test_inner.py\", line \d+, in test_hang\n    if rank: train\(\)\n"
     called += r"  File \S+test_inner.py\", line \d+, in train\n    for batch in DataLoader.*\n"
     folded = r"  \.\.\. \d+ calls inside torch and Python \(PHALANX_FULL_TRACE=1 shows them\)\n"
     threads = r"(  \.\.\. \d+ more threads? inside .*\n)?"
     worker = r"  File .*, in __getitem__\n.*\n  File .*, in decode\n    while True: time.sleep\(0.01\)\n"
-    assert re.search(start + called + folded + threads + _CHILDREN + worker, shown), shown
+    wanted = start + called + folded + threads + _CHILDREN + worker
+    shown = _report(inner, wanted, *options)
+    assert re.search(wanted, shown), shown
     assert shown.count("child") == 1, "the idle workers need no line"
     assert "_bootstrap" not in shown
     assert "forked_ranks.py" not in shown

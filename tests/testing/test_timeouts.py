@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -21,25 +22,42 @@ def test_after(group): group.barrier()
 """
 
 
+def _run_with_limits(run: Callable[[float], pytest.RunResult], check: Callable[[pytest.RunResult, str], None]) -> None:
+    """Run a test with a longer time limit until all is as it should be: a busy machine may need it to come so far."""
+    for limit_s, told in ((0.4, "400 ms"), (4, "4 s")):
+        try:
+            check(run(limit_s), told)
+        except (AssertionError, pytest.fail.Exception):
+            continue
+        return
+    check(run(40), "40 s")
+
+
 @pytest.mark.slow
 def test_a_test_that_hangs_fails_alone_with_the_stack_of_every_rank(inner: InnerRuns, kind: str) -> None:
-    start = time.monotonic()
-    result = inner.run(_HANGING.format(timeout=", timeout=0.5"), f"--ranks-kind={kind}")
-    assert time.monotonic() - start < 40
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "rank 1 of 3: not done after 500 ms, at *test_inner.py:*",
-            "ranks 0, 2 of 3: not done after 500 ms, waiting in all_reduce #2, *test_inner.py:*",
-            "*- rank 1 -*",
-            "*line *, in compute_for_ever",
-            "*while True: time.sleep(0.01)",
-            "*- ranks 0, 2 -*",
-            "ranks 0, 2, at *test_inner.py:* in test_hang:",
-            "*group.all_reduce(torch.ones(2))",
-        ]
-    )
-    result.stdout.fnmatch_lines(["FAILED*::test_hang - rank 1*: not done after 500 ms*"])
+    def run(limit_s: float) -> pytest.RunResult:
+        start = time.monotonic()
+        result = inner.run(_HANGING.format(timeout=f", timeout={limit_s}"), f"--ranks-kind={kind}")
+        assert time.monotonic() - start < 40 + limit_s
+        return result
+
+    def check(result: pytest.RunResult, told: str) -> None:
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(
+            [
+                f"rank 1 of 3: not done after {told}, at *test_inner.py:*",
+                f"ranks 0, 2 of 3: not done after {told}, waiting in all_reduce #2, *test_inner.py:*",
+                "*- rank 1 -*",
+                "*line *, in compute_for_ever",
+                "*while True: time.sleep(0.01)",
+                "*- ranks 0, 2 -*",
+                "ranks 0, 2, at *test_inner.py:* in test_hang:",
+                "*group.all_reduce(torch.ones(2))",
+            ]
+        )
+        result.stdout.fnmatch_lines([f"FAILED*::test_hang - rank 1*: not done after {told}*"])
+
+    _run_with_limits(run, check)
 
 
 @pytest.mark.slow
@@ -54,27 +72,31 @@ def test_the_ini_file_and_the_command_line_set_the_timeout(inner: InnerRuns) -> 
 
 @pytest.mark.slow
 def test_the_marks_timeout_beats_the_command_line(inner: InnerRuns) -> None:
-    result = inner.run(_HANGING.format(timeout=", timeout=0.3"), "--ranks-timeout=30")
-    result.stdout.fnmatch_lines(["rank 1 of 3: not done after 300 ms*"])
+    _run_with_limits(
+        lambda limit_s: inner.run(_HANGING.format(timeout=f", timeout={limit_s}"), "--ranks-timeout=30"),
+        lambda result, told: result.stdout.fnmatch_lines([f"rank 1 of 3: not done after {told}*"]),
+    )
 
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_in_native_code_is_ended_too(inner: InnerRuns) -> None:
-    result = inner.run(
-        """
+    source = """
         import ctypes
 
-        @pytest.mark.ranks(2, timeout=0.3, kind=["process", "pool"])
+        @pytest.mark.ranks(2, timeout={}, kind=["process", "pool"])
         def test_native(rank):
             libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
-            if rank == 1: libc.sleep(50)
+            if rank == 1: libc.sleep(90)
 
         @pytest.mark.ranks(2, kind=["process", "pool"])
         def test_after(group): group.barrier()
         """
-    )
-    result.assert_outcomes(failed=2, passed=2)
-    result.stdout.fnmatch_lines(["rank 1 of 2: not done after 300 ms, at *test_inner.py:*", "*libc.sleep(50)"])
+
+    def check(result: pytest.RunResult, told: str) -> None:
+        result.assert_outcomes(failed=2, passed=2)
+        result.stdout.fnmatch_lines([f"rank 1 of 2: not done after {told}, at *test_inner.py:*", "*libc.sleep(90)"])
+
+    _run_with_limits(lambda limit_s: inner.run(source.format(limit_s)), check)
 
 
 @pytest.mark.slow
@@ -97,35 +119,65 @@ def test_a_rank_that_ignores_signals_is_ended_too(inner: InnerRuns) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_that_wait_for_each_other_are_all_named(inner: InnerRuns, kind: str) -> None:
-    result = inner.run(
+def test_a_process_group_names_the_operation_and_the_rank_that_holds_it_up_first(inner: InnerRuns, kind: str) -> None:
+    source = """
+        def compute_for_ever():
+            while True: time.sleep(0.01)
+
+        @pytest.mark.ranks(2, timeout={})
+        def test_hang(process_group, rank):
+            if rank == 1: compute_for_ever()
+            dist.barrier()
         """
-        @pytest.mark.ranks(2, timeout=0.4)
+
+    def check(result: pytest.RunResult, told: str) -> None:
+        result.stdout.fnmatch_lines(
+            [
+                f"rank 1 of 2: not done after {told}, at *test_inner.py:*",
+                f"rank 0 of 2: not done after {told}, waiting in barrier #1, *test_inner.py:* of group*",
+                "rank 1, at *test_inner.py:* in compute_for_ever:",
+                f"FAILED*::test_hang - rank 1*: not done after {told}*",
+            ]
+        )
+
+    _run_with_limits(lambda limit_s: inner.run(source.format(limit_s), f"--ranks-kind={kind}"), check)
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_each_other_are_all_named(
+    inner: InnerRuns, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_DEADLOCK", "wait")  # with a long limit, they would learn of it before
+    source = """
+        @pytest.mark.ranks(2, timeout={})
         def test_deadlock(group, rank):
             group.recv(torch.ones(1), 1 - rank)
-        """,
-        f"--ranks-kind={kind}",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*rank* of 2: not done after 400 ms, waiting in recv*"])
+        """
+
+    def check(result: pytest.RunResult, told: str) -> None:
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines([f"*rank* of 2: not done after {told}, waiting in recv*"])
+
+    _run_with_limits(lambda limit_s: inner.run(source.format(limit_s), f"--ranks-kind={kind}"), check)
 
 
 @pytest.mark.slow
 def test_a_hanging_teardown_is_ended_too(inner: InnerRuns, kind: str) -> None:
-    result = inner.run(
-        """
+    source = """
         @pytest.fixture
         def sticky(rank):
             yield
             while rank == 1: time.sleep(0.01)
 
-        @pytest.mark.ranks(2, timeout=0.3)
+        @pytest.mark.ranks(2, timeout={})
         def test_sticky(sticky): pass
 
         @pytest.mark.ranks(2)
         def test_after(group): group.barrier()
-        """,
-        f"--ranks-kind={kind}",
-    )
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["rank 1 of 2: not done after 300 ms, at *test_inner.py:*"])
+        """
+
+    def check(result: pytest.RunResult, told: str) -> None:
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines([f"rank 1 of 2: not done after {told}, at *test_inner.py:*"])
+
+    _run_with_limits(lambda limit_s: inner.run(source.format(limit_s), f"--ranks-kind={kind}"), check)

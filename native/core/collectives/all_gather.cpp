@@ -36,7 +36,7 @@ void all_gather(Endpoint& self, const Call& call, const std::byte* input, std::b
         },
         [&](std::size_t step) {
           for (int turn = 0; turn < n; ++turn) {
-            const int peer = (me + turn) % n;  // not all at the same peer's memory at once
+            const int peer = (me + turn) % n;  // so that not all ranks read the same peer's memory at once
             std::byte* output = outputs[peer] + step * stride;
             const std::byte* from = peer == me ? input + step * stride : stage.at(peer, step);
             if (output != from) copy_out(output, from, chunk_length(bytes[peer], step, stride), is_streaming);

@@ -14,8 +14,8 @@ void all_reduce_one_shot(Endpoint& self, const Call& call, std::byte* data, std:
   sources.reduce_into(data, call.count);
 }
 
-// Serves reduce too: then only the root collects the parts.
-// Each rank reduces its part of every chunk. It stages only what others reduce; its own part it reads where it is.
+// For reduce too; then only the root collects the parts. Each rank reduces its part of every chunk. It writes only the
+// parts that others reduce into its stage, and reads its own part directly from its tensor.
 class StagedAllReduce {
  public:
   StagedAllReduce(Endpoint& self, const Call& call, std::byte* data)
@@ -77,10 +77,10 @@ class StagedAllReduce {
   bool is_streaming_;
 };
 
-// Every rank reduces its part where it lies, in all ranks' memory at once.
+// Every rank reduces its part directly in the memory of all ranks.
 void reduce_in_place(Endpoint& self, const Call& call, const SymmetricPlace& place) {
   const std::size_t item = item_bytes(call.dtype);
-  const std::size_t block = 128 * 1024 / item;  // a block's results are still in the cache when they are spread
+  const std::size_t block = 128 * 1024 / item;  // a block's results are still in the cache when they are copied to the peers
   const Partition partition(call.count, call.count, self.num_ranks());
   const std::size_t begin = partition.begin(0, self.rank());
   const std::size_t end = begin + partition.length(0, self.rank());
@@ -110,7 +110,7 @@ Symmetry symmetry_of_arrivals(const Endpoint& self) {
   return !is_any ? Symmetry::kNone : is_same ? Symmetry::kAll : Symmetry::kSome;
 }
 
-// A rank whose tensor is symmetric stages nothing before it knows that the others' are not.
+// A rank whose tensor is symmetric writes nothing into its stage before it knows that another rank's is not.
 void all_reduce_large(Endpoint& self, const Call& call, std::byte* data, const SymmetricPlace& place) {
   StagedAllReduce staged(self, call, data);
   if (!place.block) staged.produce(0);
@@ -128,7 +128,7 @@ void all_reduce_large(Endpoint& self, const Call& call, std::byte* data, const S
       [&](std::size_t s) { staged.consume(s); }, [&](std::size_t s) { staged.finish(s); }, met);
 }
 
-// Only the root needs the others' data, so they go on at once.
+// Only the root needs the others' data, so the others go on at once.
 void reduce_one_shot(Endpoint& self, const Call& call, std::byte* data, std::size_t bytes) {
   const bool is_root = self.rank() == call.root;
   self.publish(call, data, is_root ? 0 : bytes);

@@ -4,7 +4,7 @@
 namespace phalanx {
 namespace {
 
-// What a rank sends is known to it alone. It goes into its row of the size table, and receivers check it.
+// Only the sender knows how much it sends. It writes that into its row of the size table, and receivers check it.
 std::size_t agree_on_steps(Endpoint& self, std::size_t set, const std::size_t* output_bytes) {
   std::uint64_t steps = 0;
   for (int peer = 0; peer < self.num_ranks(); ++peer) {

@@ -2,8 +2,8 @@
 //
 //   produce(0) | arrive, meet all | consume(0) produce(1) | post 1, meet | finish(0) consume(1) produce(2) | ...
 //
-// There is one meeting per chunk. Two stage buffers suffice: chunk s+1 goes where chunk s-1 was, and a peer posts step
-// s only after it has consumed s-1. finish(s) reads results that peers made in consume(s); they lie where their maker's
+// There is one meeting per chunk. Two stage buffers suffice: chunk s+1 goes where chunk s-1 was, and a peer posts step s
+// only after it has consumed s-1. finish(s) reads results that peers made in consume(s). A peer's results lie where its
 // own input would have been, a place that produce() never writes.
 #pragma once
 
@@ -40,7 +40,7 @@ struct Partition {
   }
 };
 
-// Whom a rank waits for between chunks: everybody, or in rooted operations only the root.
+// The ranks that a rank waits for between chunks: all, or, if only the root has data for it or needs its data, only the root.
 struct Meeting {
   int first;
   int last;
@@ -83,8 +83,8 @@ void run_pipeline(Endpoint& self, const Call& call, Meeting meeting, std::size_t
   run_steps(self, call, meeting, steps, produce, consume, finish);
 }
 
-// With the whole stage: a root that waited for everybody before it published could not learn that another rank takes
-// itself for the root too. So all meet first, and chunk 0 gets a step of its own.
+// For the whole stage. If a root waited for all ranks before it published, it could not learn that another rank also
+// calls itself the root. So all ranks meet first, and chunk 0 gets a step of its own.
 template <class Prepare, class Produce, class Consume>
 void run_whole_pipeline(Endpoint& self, const Call& call, Meeting meeting, std::size_t steps, Prepare prepare,
                         Produce produce, Consume consume) {
@@ -115,7 +115,7 @@ inline void copy_out(std::byte* destination, const std::byte* source, std::size_
   }
 }
 
-// Bytes of a chunk of a list of blocks that lie `stride` apart in the stage.
+// The size of chunk number `step` of a block of `total` bytes that is cut into chunks of `stride` bytes.
 inline std::size_t chunk_length(std::size_t total, std::size_t step, std::size_t stride) {
   const std::size_t start = step * stride;
   return start >= total ? 0 : std::min(stride, total - start);
@@ -128,8 +128,8 @@ inline StageUse stage_use(const Endpoint& self, std::size_t bytes) {
   return bytes > 4 * self.layout().chunk_bytes() ? StageUse::kWhole : StageUse::kHalf;
 }
 
-// How much of a buffer to fill before a meeting. Where every rank has a core, smaller chunks let them work at once on what
-// would fit into one; where they have not, a meeting costs more than it gains.
+// How much of a buffer to fill before a meeting. If every rank has a core, smaller chunks let the ranks work at the same
+// time on what would fit into one chunk. If not, one more meeting costs more time than it saves.
 inline std::size_t chunk_stride(const Endpoint& self, std::size_t room, std::size_t bytes) {
   constexpr std::size_t kPieces = 2;
   const std::size_t least = is_slow_between_caches() ? 16 * 1024 : 64 * 1024;

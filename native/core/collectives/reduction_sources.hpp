@@ -10,7 +10,7 @@ namespace phalanx {
 
 class ReductionSources {
  public:
-  // Reads the peers' factors from their posts, so only after their arrival.
+  // Reads the peers' factors from their posts, so make it only after their arrival.
   ReductionSources(const Endpoint& self, const Call& call)
       : how_{call.dtype, call.op, self.num_ranks(), nullptr}, num_ranks_(self.num_ranks()) {
     if (call.op != ReduceOp::kPremulSum) return;

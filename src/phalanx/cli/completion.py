@@ -1,8 +1,10 @@
-"""What the Tab key offers for the words of `phalanx run`. Nothing here imports torch or the program."""
+"""What the Tab key offers for the words of a command. Nothing here imports torch or the program."""
 
 from __future__ import annotations
 
+import contextlib
 import pkgutil
+import shlex
 import sys
 from pathlib import Path
 
@@ -38,6 +40,23 @@ def complete_gpu_model(_: click.Context, __: click.Parameter, incomplete: str) -
     from phalanx.gpu_models import GPU_MODELS
 
     return [CompletionItem(key) for key in GPU_MODELS if key.startswith(incomplete.lower())]
+
+
+def complete_job(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the jobs that run, or else files: a flight record is a job too."""
+    names: list[str] = []
+    with contextlib.suppress(Exception):  # whoever types a command can't do anything about an error
+        from phalanx.diagnosis.job_list import find_jobs
+
+        names = [_word_for(job.name, job.record.pid or min(job.pids)) for job in find_jobs()]
+    # Before the names: the script for bash forgets what was offered before it gets to the files.
+    found = [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
+    return [_files(incomplete), *found]
+
+
+def _word_for(name: str, pid: int) -> str:
+    """Return the name of a job, or its process if the name would have to be quoted."""
+    return name if name and shlex.quote(name) == name else str(pid)
 
 
 def _files(incomplete: str) -> CompletionItem:

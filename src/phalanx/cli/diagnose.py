@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx.cli.completion import complete_job
+from phalanx.cli.numbers import Seconds
+
 if TYPE_CHECKING:
     from phalanx.diagnosis.job_list import Job
     from phalanx.diagnosis.observation import Observation
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete_job)
 @click.option("--list", "is_list", is_flag=True, help="Only list the jobs that are running on this machine.")
 @click.option("--json", "is_json", is_flag=True, help="Print everything as JSON, in the form of a flight record.")
-@click.option("--watch", "watch_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=1.0, metavar="[SECONDS]",
+@click.option("--watch", "watch_s", type=Seconds(min=0.1, hint="; put the job before --watch"), is_flag=False,
+              flag_value=1.0, metavar="[SECONDS]",
               help="Look again every second, or every SECONDS, until the job ends or you press Ctrl-C.")  # fmt: skip
 @click.option("--short", is_flag=True, help="Leave out the last operations of each rank.")
 @click.option("--torch", "torch_folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",

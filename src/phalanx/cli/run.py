@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from phalanx.cli.completion import (
     ProgramCommand,
@@ -16,26 +18,44 @@ from phalanx.cli.completion import (
     complete_gpu_model,
     complete_program,
 )
+from phalanx.cli.numbers import Seconds, WholeNumber
 from phalanx.cli.torchrun_options import refuse_torchrun_options
 
 if TYPE_CHECKING:
     from phalanx.jobs.job import Job
 
 
-def _take_one(_: click.Context, option: click.Parameter, values: tuple[Any, ...]) -> Any:
-    """Return the only value of an option, which has several names; None if it is not given."""
-    different = list(dict.fromkeys(values))
-    if len(different) > 1:
-        names, texts = " and ".join(option.opts), " and ".join(map(str, different))
-        raise click.UsageError(f"{names} mean the same, and you gave {texts}; give it once")
-    return different[0] if different else None
+class _OptionOfTwoNames(click.Option):
+    """An option whose names must not contradict each other. If one name occurs twice, the last one counts, as usual.
+
+    So the command can overrule what a shell alias says.
+    """
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser tell the names apart."""
+        for name in self.opts:
+            parser.add_option(obj=self, opts=[name], dest=self._key(name), action="store", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the value, whichever name it has.
+
+        Raises:
+            click.UsageError: The names have different values.
+        """
+        given = list(dict.fromkeys(opts[key] for key in map(self._key, self.opts) if key in opts))
+        if len(given) > 1:
+            names, texts = " and ".join(self.opts), " and ".join(map(str, given))
+            raise click.UsageError(f"{names} mean the same, and you gave {texts}; give it once")
+        return super().consume_value(ctx, {str(self.name): value for value in given})
+
+    def _key(self, name: str) -> str:
+        return f"{self.name} {name}"
 
 
-def _take_num_ranks(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> int | str | None:
+def _take_num_ranks(context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
     """Return the number of ranks, or torchrun's word for one."""
-    text = _take_one(context, option, values)
     if text is None or text in ("gpu", "cpu", "auto"):
-        return text  # type: ignore[no-any-return]
+        return text
     try:
         return int(text)
     except ValueError:
@@ -52,7 +72,7 @@ def _with_hyphens(name: str) -> str:
 @click.command(
     cls=ProgramCommand, context_settings={"allow_interspersed_args": False, "token_normalize_func": _with_hyphens}
 )
-@click.option("-n", "--nproc-per-node", "num_ranks", multiple=True, callback=_take_num_ranks,
+@click.option("-n", "--nproc-per-node", "num_ranks", cls=_OptionOfTwoNames, callback=_take_num_ranks,
               metavar="RANKS",
               help="The number of ranks; or gpu: one per GPU; cpu: one per core; auto: gpu if there is one, else cpu "
                    "[default: one per GPU, else one per core up to 4].")  # fmt: skip
@@ -65,7 +85,7 @@ def _with_hyphens(name: str) -> str:
 @click.option("--gpu-memory", metavar="SHARES",
               help='How much memory of a shared GPU each rank may use: "even", "free" (no limit), 0.2, 10GiB, or a '
                    "list with one entry for each rank [default: PHALANX_GPU_MEMORY, else even].")  # fmt: skip
-@click.option("--virtual-gpus", "num_virtual", type=click.IntRange(1, 64), metavar="N",
+@click.option("--virtual-gpus", "num_virtual", type=WholeNumber(1, 64), metavar="N",
               help="Give all ranks N virtual GPUs, which compute on the CPU, and let phalanx stand in for "
                    "NCCL.")  # fmt: skip
 @click.option("--virtual-gpu", "model", metavar="MODEL", shell_complete=complete_gpu_model,
@@ -78,7 +98,7 @@ def _with_hyphens(name: str) -> str:
                    "[default: off].")  # fmt: skip
 @click.option("--stand-in", "stood_in_for", type=click.Choice(["nccl", "gloo", "mpi"]), multiple=True,
               help="Let phalanx stand in for this backend in all ranks; may be repeated.")  # fmt: skip
-@click.option("--threads-per-rank", "num_threads", type=click.IntRange(min=1), metavar="N",
+@click.option("--threads-per-rank", "num_threads", type=WholeNumber(min=1), metavar="N",
               help="The number of torch threads in each rank [default: OMP_NUM_THREADS, else cores // "
                    "ranks].")  # fmt: skip
 @click.option(
@@ -91,19 +111,19 @@ def _with_hyphens(name: str) -> str:
 @click.option("--log-dir", "log_folder", type=click.Path(path_type=Path), metavar="DIR",
               shell_complete=complete_folder,
               help="Save the output of each rank in DIR/rank-<r>.out and DIR/rank-<r>.err.")  # fmt: skip
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+@click.option("--timeout", "timeout_s", type=Seconds(min=0, min_open=True), metavar="SECONDS",
               help="End the job after this time, with exit code 124.")  # fmt: skip
-@click.option("--restart", "--max-restarts", "max_restarts", type=click.IntRange(min=0), multiple=True,
-              callback=_take_one, metavar="N",
+@click.option("--restart", "--max-restarts", "max_restarts", type=WholeNumber(min=0),
+              cls=_OptionOfTwoNames, metavar="N",
               help="After a failure, start all ranks again, up to N times [default: 0].")  # fmt: skip
-@click.option("--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+@click.option("--grace", "grace_s", type=Seconds(min=0), metavar="SECONDS",
               help="How long to wait at each step when ranks are ended: for them to end by themselves, then after "
                    "SIGTERM [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
 @click.option("--name", help="The name of the job [default: the program's name].")
 @click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",
               shell_complete=complete_folder,
               help="Record all operations, and write a timeline to DIR.")  # fmt: skip
-@click.option("--warn-after", "warn_after_s", type=click.FloatRange(min=0), default=30.0, show_default=True,
+@click.option("--warn-after", "warn_after_s", type=Seconds(min=0), default=30.0, show_default=True,
               metavar="SECONDS",
               help="When a rank has waited this long, print which rank it waits for; 0 turns this off.")  # fmt: skip
 @click.option("--live/--plain", "is_live", default=None,

@@ -6,6 +6,8 @@
     signal the thread, twice               -->  its handler appends the stack, twice
     read the first; it is whole when the second has begun
 
+A thread without Python code writes nothing. If it has handled both signals and nothing is there, it is left out.
+
 The lock lets one process ask at a time. Many ranks may ask the same late rank at once; then the second one uses the
 answer that the first one got. A process that is not ready, or is stopped, gets no signal, because a signal that it does
 not catch would end it. Nothing is written into a file of another user: the superuser only sends the signal and reads.
@@ -22,7 +24,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
-from phalanx.diagnosis.processes import catches, state_of
+from phalanx.diagnosis.processes import blocks, catches, has_waiting, state_of
 from phalanx.diagnosis.stacks import MEMORY_NAME, STACK_SIGNAL
 from phalanx.engine import signal_thread
 
@@ -44,7 +46,7 @@ def ask_for_stacks(
 
     Args:
         pids: The processes.
-        threads: The kernel's numbers of other threads to ask as well.
+        threads: The kernel's numbers of other threads to ask as well, those that matter most first.
         timeout_s: How long to wait for all of them together.
     """
     deadline = time.monotonic() + timeout_s
@@ -129,9 +131,9 @@ class _Question:
             if self._start < 0 and not self._ask():
                 continue
             answer = self._read()
-            if answer is None:
-                return True
-            self._answers[self._threads.pop(0)] = answer
+            if answer is None and not self._is_silent():
+                return not self._has_ended()
+            self._answers[self._threads.pop(0)] = answer or ""
             self._start = -1
         self._unlock()
         return False
@@ -186,11 +188,24 @@ class _Question:
             os.write(self._file, f"\n@{thread} {time.monotonic_ns()}\n".encode())
         self._start = os.fstat(self._file).st_size
         # Check again: it may run another program now, or it has ended and its number belongs to another process.
-        if catches(self.pid, STACK_SIGNAL) and not self._has_ended() and self._signal_twice(thread):
+        if self._may_signal(thread) and self._signal_twice(thread):
             return True
-        self._threads.pop(0)  # the thread has ended
+        self._threads.pop(0)  # the thread has ended, or would let the signals wait
         self._start = -1
         return False
+
+    def _is_silent(self) -> bool:
+        """Tell whether the thread has handled both signals and written nothing, because it has no Python code."""
+        thread = self._threads[0]
+        if has_waiting(self.pid, thread, STACK_SIGNAL) or blocks(self.pid, thread, STACK_SIGNAL):
+            return False
+        # The kernel takes a signal out a moment before it blocks it. So the second may be about to be handled, but the
+        # first has been.
+        return _ANSWER not in self._read_all(self._start)
+
+    def _may_signal(self, thread: int) -> bool:
+        is_deaf = thread != self.pid and blocks(self.pid, thread, STACK_SIGNAL)
+        return catches(self.pid, STACK_SIGNAL) and not self._has_ended() and not is_deaf
 
     def _has_ended(self) -> bool:
         end = select.poll()

@@ -5,6 +5,7 @@ Pure functions: no waiting, no I/O, so every message can be tested from literals
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from phalanx.diagnosis import formatting
@@ -17,6 +18,7 @@ from phalanx.diagnosis.lateness import (
     late_ranks,
 )
 from phalanx.diagnosis.scene import Scene
+from phalanx.diagnosis.sides import Sides, describe_doubt, find_minority, sides_of
 from phalanx.engine.facts import EntryFacts, Trouble
 from phalanx.errors import (
     AbortedError,
@@ -49,10 +51,13 @@ def _title(facts: Trouble, scene: Scene) -> str:
 def _here(facts: Trouble, scene: Scene) -> str:
     entry = scene.entries[scene.rank] if scene.entries else None
     text = f"rank {scene.rank} of {scene.num_ranks}"
-    if entry is None:
-        return f"{text}, {facts.dtype} {formatting.shape(facts.shape)}" if facts.shape else text
-    where = f", {formatting.place(entry.location)}" if entry.location else ""
-    return f"{text} called {formatting.call(entry)}{where}"
+    location = facts.location if entry is None else entry.location
+    where = f", {formatting.place(location)}" if location else ""
+    if entry is not None:
+        return f"{text} called {formatting.call(entry)}{where}"
+    if facts.shape:
+        return f"{text} called {facts.operation} {facts.dtype} {formatting.shape(facts.shape)}{where}"
+    return text
 
 
 def _lines(*pairs: tuple[str, str]) -> str:
@@ -117,7 +122,7 @@ def _mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     where = ""
     if is_elsewhere(facts):
         if not entries:
-            return _elsewhere(MismatchError, "ranks called different things", facts, scene)
+            return _elsewhere(facts, scene)
         if mine is None:
             where = f"the group broke in operation #{facts.fault_seq}, where "
         else:  # this rank did not have to compare calls in that operation; it notices the mismatch now
@@ -131,32 +136,53 @@ def _mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
         if len({read(entry) for entry in entries.values()}) > 1:
             field, advice = label, hint
             break
+    sides = _sides(facts, scene, entries)
     others: dict[str, list[int]] = {}
     for rank, entry in entries.items():
-        if mine is None or formatting.call(entry) != formatting.call(mine):
+        if not any({rank, scene.rank} <= set(side) for side in sides):
             others.setdefault(_called(entry), []).append(rank)
     pairs = [
         ("differs", f"{scene.process(ranks[0]) if len(ranks) == 1 else formatting.rank_list(ranks)} {text}")
         for text, ranks in others.items()
     ]
+    pairs.append(("unknown", describe_doubt(sides, scene.num_ranks)))
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
     headline = f"{where}ranks disagree on {field}"
-    return _error(MismatchError, headline, lines, facts, scene, _minority(entries), f"different {field}")
+    return _disagreement(headline, lines, facts, scene, sides, f"different {field}")
 
 
 def _called(entry: EntryFacts) -> str:
     return f"called {formatting.call(entry)}" + (f", {formatting.place(entry.location)}" if entry.location else "")
 
 
-def _minority(entries: Mapping[int, EntryFacts]) -> list[int]:
-    """Return the ranks in the minority; in a tie, the side of the lowest rank counts as the majority."""
-    by_call: dict[str, list[int]] = {}
-    for rank, entry in entries.items():
-        by_call.setdefault(formatting.call(entry), []).append(rank)
-    if not by_call:
-        return []
-    most = max(by_call.values(), key=lambda ranks: (len(ranks), -ranks[0]))
-    return sorted(rank for ranks in by_call.values() if ranks is not most for rank in ranks)
+def _disagreement(headline: str, lines: str, facts: Trouble, scene: Scene, sides: Sides, verdict: str) -> PhalanxError:
+    error = _error(MismatchError, headline, lines, facts, scene, find_minority(sides, scene.num_ranks), verdict)
+    assert isinstance(error, MismatchError)
+    error.sides = sides
+    return error
+
+
+def _sides(facts: Trouble, scene: Scene, entries: Mapping[int, EntryFacts]) -> Sides:
+    """Return the ranks that made the same call, as far as this rank knows."""
+    # The engine compares shapes by their number of elements, which is the count.
+    calls: dict[int, object] = {
+        rank: (entry.operation, entry.dtype, entry.device, entry.op, entry.root, entry.count)
+        for rank, entry in entries.items()
+    }
+    if scene.rank not in calls and not is_elsewhere(facts):
+        # This rank came when the group was broken, so its call is not in the journal, and these facts do not say how it
+        # reduces. If two calls differ only in that, it is not known which of them is the same as this one.
+        alike = {calls[rank] for rank, entry in entries.items() if _is_like(facts, entry)}
+        if len(alike) < 2:
+            calls[scene.rank] = alike.pop() if alike else facts
+    return sides_of(calls)
+
+
+def _is_like(facts: Trouble, entry: EntryFacts) -> bool:
+    """Tell whether the call of this rank is the same as another rank's, as far as this rank's facts go."""
+    own = (facts.operation, facts.dtype, facts.device, math.prod(facts.shape))
+    is_same_root = facts.root == entry.root or not entry.is_rooted
+    return own == (entry.operation, entry.dtype, entry.device, math.prod(entry.shape)) and is_same_root
 
 
 def _size_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -172,9 +198,14 @@ def _size_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     if facts.operation != "all_to_all":
         what, advice = "the sizes of tensors", "give every rank lists of the same tensors, in the same order"
         pairs = [("differs", f"{scene.process(sender)} has {sent} where {expected} are expected")]
+    calls = {sender: "sends", receiver: "receives"}
+    if odd is not None:
+        calls = {rank: formatting.call(each) for rank, each in enumerate(scene.entries) if each is not None}
+    sides = sides_of(calls)
+    if odd is None and scene.num_ranks > 2:
+        pairs.append(("unknown", f"who is right: rank {sender} or rank {receiver}"))
     lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
-    culprit = sender if odd is None else odd
-    return _error(MismatchError, f"ranks disagree on {what}", lines, facts, scene, [culprit], "different size")
+    return _disagreement(f"ranks disagree on {what}", lines, facts, scene, sides, "different size")
 
 
 def _odd_one_out(entries: Sequence[EntryFacts | None], pair: tuple[int, int]) -> int | None:
@@ -198,14 +229,16 @@ def _message_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     return _error(MismatchError, what, lines, facts, scene, [peer], "different message")
 
 
-def _elsewhere(kind: type[PhalanxError], what: str, facts: Trouble, scene: Scene) -> PhalanxError:
+def _elsewhere(facts: Trouble, scene: Scene) -> PhalanxError:
+    """Explain a mismatch in an operation that is not in the journal any more."""
     number, reporter = facts.fault_seq, facts.reporter
-    headline = f"the group broke in operation #{number}, where {what} (noticed by rank {reporter})"
+    what = f"ranks called different things (noticed by rank {reporter})"
+    headline = f"the group broke in operation #{number}, where {what}"
     lines = _lines(
         ("here", f"rank {scene.rank} of {scene.num_ranks}"),
         ("do", "see the error of the ranks that were in that operation"),
     )
-    return _error(kind, headline, lines, facts, scene, [facts.culprit] if facts.culprit >= 0 else [])
+    return _disagreement(headline, lines, facts, scene, ((facts.culprit,), (reporter,)), "")
 
 
 def _timeout(facts: Trouble, scene: Scene) -> PhalanxError:

@@ -69,7 +69,7 @@ def place_of(process: ProcessView) -> str:
     """
     stack = stack_of(parse_stacks(process.stacks), process.pid)
     frames = () if stack is None or stack.is_idle() else stack.users_frames()
-    return "" if not frames or is_launchers(frames[0].file) else str(frames[0])
+    return "" if not frames or is_launchers(frames[0].file) or frames[0].file.startswith("<") else str(frames[0])
 
 
 def places_of_children(seen: Observation, pid: int) -> dict[str, list[int]]:

@@ -61,9 +61,9 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 def advice_about_death(status: int) -> str:
     """Say what to do about a Python process that ended without an exception; `status` is as for death()."""
     if 0 <= status < 256:
-        return "look for os._exit(), or for C code that ends the process; there was no exception"
+        return "look for os._exit(), or for C code that ends the process; phalanx saw no exception"
     if status - 256 == signal.SIGKILL:
-        return "find out who killed it (phalanx did not): perhaps the kernel, as memory was short (see dmesg)"
+        return "find out who killed it (phalanx did not); the kernel does so if memory runs out, and dmesg says so"
     if status - 256 in _CRASHES:
         return "set PYTHONFAULTHANDLER=1 to see the line of the program at which native code crashed"
     return "find out who sent it this signal; phalanx did not" if status >= 256 else ""

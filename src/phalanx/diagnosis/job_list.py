@@ -113,13 +113,28 @@ def choose_job(wanted: str | None) -> Job:
         return found[0]
     if len(found) > 1:
         listed = "".join(f"\n  {job.title()}" for job in found)
-        raise UsageError(f'{len(found)} jobs are called "{wanted}"; say which by its process{listed}')
+        which = f'are called "{wanted}"' if found[0].name == wanted else f"were started by process {wanted}"
+        raise UsageError(f"{len(found)} jobs {which}; say which by its process{listed}")
     raise UsageError(_why_not(wanted, jobs))
 
 
 def _jobs_of_process(number: int, jobs: list[Job]) -> list[Job]:
-    found = [job for job in jobs if number in {*job.pids, job.record.pid}]
-    return found or [job for job in jobs if any(parent_of(pid) == number for pid in job.pids)]
+    """Return the jobs of a process; if it is in none, those that it has started, perhaps through other processes."""
+    found = [job for job in jobs if number in {*job.pids, job.record.pid} - {0}]
+    if found:
+        return found
+    started = [(job, above) for job in jobs if number in (above := _ancestors_of(job.pids))]
+    # A job that a rank of another one has started does not count.
+    return [job for job, above in started if not any(above & other.pids for other, _ in started if other is not job)]
+
+
+def _ancestors_of(pids: set[int]) -> set[int]:
+    found: set[int] = set()
+    above = {parent_of(pid) for pid in pids} - {0}
+    while above:
+        found |= above
+        above = {parent_of(pid) for pid in above} - found - {0}
+    return found
 
 
 def follow_job(job: Job) -> Job | None:
@@ -134,6 +149,9 @@ def _why_not(wanted: str, jobs: list[Job]) -> str:
             return f"there is no process {pid}"
         if not is_readable(pid):
             return f"process {pid} belongs to another user; only that user (or root) may look at it"
-        return f"process {pid} is in no group of phalanx (or has closed them all)"
+        return (
+            f"process {pid} is in no group of phalanx (or has closed them all)"
+            "\n  do       start the program with phalanx run: then phalanx diagnose sees its ranks from the start"
+        )
     listed = "".join(f"\n  {job.title()}" for job in jobs) or "\n  none"
     return f'no job is called "{wanted}", and there is no such file; jobs that run here:{listed}'

@@ -18,7 +18,7 @@ from phalanx.diagnosis.asking import ask_for_stacks
 from phalanx.diagnosis.memory_files import memory_files
 from phalanx.diagnosis.observer import GROUP_PREFIX, Observer
 from phalanx.diagnosis.plain_data import from_plain, to_plain
-from phalanx.diagnosis.processes import command_of, descendants_of, resident_bytes, state_of
+from phalanx.diagnosis.processes import command_of, descendants_of, resident_bytes, state_of, threads_of
 from phalanx.diagnosis.views import GroupView, JobView, ProcessView, view_of
 from phalanx.engine import GroupSegment
 from phalanx.engine.facts import RankRecords
@@ -30,6 +30,7 @@ VERSION = 1
 _MOST_ENTRIES = 300_000  # in the journals of all ranks: about half a gigabyte
 _MOST_BYTES = 1 << 30  # the size of a flight record
 _MOST_CHILDREN = 64  # of each rank
+_MOST_THREADS = 100  # of each process, beside those that are ranks
 
 
 @dataclass
@@ -103,6 +104,8 @@ def describe(
         child: pid for pid in ranks or pids for child in descendants_of(pid, _MOST_CHILDREN) if child not in ranks
     }
     everybody = list(dict.fromkeys([*pids, *children]))
+    for pid in everybody:  # the ranks first, because the time may not be enough for all threads
+        threads.setdefault(pid, []).extend(threads_of(pid)[:_MOST_THREADS])
     answers = ask_for_stacks(everybody, threads, timeout_s=timeout_s) if with_stacks else {}
     seen = Observation(job, time.time(), time.monotonic_ns(), os.uname().nodename)
     seen.processes = [

@@ -98,12 +98,14 @@ def parent_of(pid: int) -> int:
 
 def children_of(pid: int | str) -> list[int]:
     """Return the ids of a process's children."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in (_PROC / str(pid) / "task").iterdir():
-            with contextlib.suppress(OSError):  # the thread ended while we looked
-                found += map(int, (task / "children").read_text().split())
-    return found
+    return [child for thread in threads_of(pid) for child in children_of_thread(pid, thread)]
+
+
+def children_of_thread(pid: int | str, thread: int) -> list[int]:
+    """Return the ids of the processes that a thread of a process has started."""
+    with contextlib.suppress(OSError):  # the thread has ended
+        return [int(word) for word in (_PROC / f"{pid}/task/{thread}/children").read_text().split()]
+    return []
 
 
 def descendants_of(pid: int, most: int) -> list[int]:
@@ -133,14 +135,36 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
+def threads_of(pid: int | str) -> list[int]:
+    """Return the kernel's numbers of the threads of a process, the main one first."""
+    with contextlib.suppress(OSError):
+        numbers = [int(entry.name) for entry in os.scandir(_PROC / str(pid) / "task")]
+        return sorted(numbers, key=lambda number: number != pid)
+    return []
+
+
 def catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal, which would otherwise end it."""
-    masks = [int(line.split()[1], 16) for line in _status_lines(pid) if line.startswith(b"SigCgt:")]
+    return _has_signal(f"{pid}", "SigCgt", number)
+
+
+def blocks(pid: int, thread: int, number: int) -> bool:
+    """Tell whether a thread lets a signal wait, as it does while it runs the handler of that signal."""
+    return _has_signal(f"{pid}/task/{thread}", "SigBlk", number)
+
+
+def has_waiting(pid: int, thread: int, number: int) -> bool:
+    """Tell whether a thread has been sent a signal that it has not handled yet."""
+    return _has_signal(f"{pid}/task/{thread}", "SigPnd", number)
+
+
+def _has_signal(process: str, mask: str, number: int) -> bool:
+    masks = [int(line.split()[1], 16) for line in _status_lines(process) if line.startswith(f"{mask}:".encode())]
     return bool(masks and masks[0] >> (number - 1) & 1)
 
 
-def _status_lines(pid: int) -> list[bytes]:
+def _status_lines(process: int | str) -> list[bytes]:
     try:
-        return (_PROC / str(pid) / "status").read_bytes().split(b"\n")
+        return (_PROC / str(process) / "status").read_bytes().split(b"\n")
     except OSError:
         return []

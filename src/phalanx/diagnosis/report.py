@@ -5,7 +5,7 @@ These are pure functions. They serve running jobs and flight records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.diagnosis import formatting
@@ -13,7 +13,7 @@ from phalanx.diagnosis.findings import Findings, find
 from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.plain_data import fields_of
 from phalanx.diagnosis.processes import describe_state
-from phalanx.diagnosis.stacks import Frame, is_launchers, parse_stacks
+from phalanx.diagnosis.stacks import Frame, ThreadStack, is_launchers, is_users, parse_stacks
 from phalanx.diagnosis.summary import summarize
 from phalanx.diagnosis.views import GroupView, ProcessView
 from phalanx.diagnosis.waits import Wait, find_waits, in_world, key_of
@@ -114,10 +114,12 @@ def _render_stacks(found: Findings) -> list[str]:
         ranks = found.ranks_of(process)
         if ranks:
             state = f"{describe_state(process.state)}, {formatting.size(process.resident_bytes)}"
-            lines += ["", f"{formatting.rank_list(ranks)} (pid {process.pid}), {state}", *_render_threads(process)]
+            threads = {key[1]: rank for key, rank in found.world.items() if key[0] == process.pid and key[1]}
+            lines += ["", f"{formatting.rank_list(ranks)} (pid {process.pid}), {state}"]
+            lines += _render_threads(process, threads)
             for child in found.children_of(process):
                 lines.append(f"  its child pid {child.pid}, {describe_state(child.state)}: {_name(child, process)}")
-                lines += [f"  {line}" for line in _render_threads(child)] if child.stacks else []
+                lines += [f"  {line}" for line in _render_threads(child, {})] if child.stacks else []
     return lines
 
 
@@ -128,19 +130,40 @@ def _name(child: ProcessView, parent: ProcessView) -> str:
     return " ".join(word.rpartition("/")[2] or word for word in child.command)[:_SHOWN_COMMAND]
 
 
-def _render_threads(process: ProcessView) -> list[str]:
+def _render_threads(process: ProcessView, ranks: Mapping[int, int]) -> list[str]:
+    """Show the main thread, those that are ranks and those that run the program; count the others."""
     threads = parse_stacks(process.stacks)
     if not threads:
         return [
             "  it can't show its stack: " + ("it is stopped" if process.state in ("T", "t") else "it did not answer")
         ]
-    lines: list[str] = []
-    for thread in sorted(threads, key=lambda each: not each.is_current):
-        if len(threads) > 1:
-            lines.append(f"  thread {thread.ident:#x}{' (answered)' if thread.is_current else ''}")
-        frames = [frame for frame in thread.frames if not is_launchers(frame.file)]
-        lines += _render_frames(frames, thread.users_frames()[:1])
+    lines = [line for thread in threads if thread.is_current for line in _render_thread(thread)]
+    others = [thread for thread in threads if not thread.is_current]
+    shown = [each for each in others if each.ident in ranks or any(is_users(frame.file) for frame in each.own_frames())]
+    by_lines: dict[tuple[str, ...], list[int]] = {}
+    for thread in shown:
+        by_lines.setdefault(tuple(_render_thread(thread)), []).append(thread.ident)
+    for text, numbers in by_lines.items():
+        lines += [f"  {_name_threads(numbers, ranks)}", *text]
+    if num_quiet := len(others) - len(shown):
+        more = "1 more thread that runs" if num_quiet == 1 else f"{num_quiet} more threads that run"
+        lines.append(f"  ... {more} nothing of the program")
     return lines
+
+
+def _name_threads(threads: Sequence[int], ranks: Mapping[int, int]) -> str:
+    name = f"thread{'s' * (len(threads) > 1)} {', '.join(map(str, threads))}"
+    those = [ranks[thread] for thread in threads if thread in ranks]
+    return f"{name}, {formatting.rank_list(those)}" if those else name
+
+
+def _render_thread(thread: ThreadStack) -> list[str]:
+    place = thread.users_frames()[:1]
+    frames = [frame for frame in thread.frames if not is_launchers(frame.file)]
+    if not thread.is_current:  # what has started it is not the program
+        while len(frames) > 1 and place and frames[-1] != place[0] and not is_users(frames[-1].file):
+            frames.pop()
+    return _render_frames(frames, place)
 
 
 def _render_frames(frames: Sequence[Frame], place: Sequence[Frame]) -> list[str]:
@@ -149,8 +172,10 @@ def _render_frames(frames: Sequence[Frame], place: Sequence[Frame]) -> list[str]
         return ["    no Python code"]
     at = frames.index(place[0]) if place and place[0] in frames else 0
     called = [f"      {frame}" for frame in frames[:at][-_SHOWN_FRAMES:]]
-    first = f"    {frames[at]}" + (", which called:" if called else "")
-    return [first, *reversed(called), *(f"    {frame}" for frame in frames[at + 1 :][:_SHOWN_FRAMES])]
+    callers = [f"    {frame}" for frame in frames[at + 1 :][:_SHOWN_FRAMES]]
+    if not called:
+        return [f"    {frames[at]}", *callers]
+    return [f"    {frames[at]}, which called:", *reversed(called), *(["    called by:", *callers] if callers else [])]
 
 
 def _render_past(found: Findings) -> list[str]:

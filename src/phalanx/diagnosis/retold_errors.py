@@ -3,19 +3,23 @@
 DDP's C++ code waits for futures. If one fails, torch keeps only the text of the error and raises a RuntimeError with
 that text, a sentence of torch's before it, and the calls of the thread behind it ("At: ..."). torch has no way to keep
 the error itself. So the backend remembers each error that it gives to a future. The code that reports the RuntimeError
-finds the remembered error, because the RuntimeError contains its whole text.
+finds the remembered error, because the RuntimeError consists of its text and of what torch adds. If there is anything
+else in it, the program has raised it, with words of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections import deque
 from collections.abc import Iterator
 
 from phalanx.errors import PhalanxError
 
 _MOST_REMEMBERED = 1000  # DDP reports the first bucket that failed, and many later ones may have failed since
+_BEFORE = re.compile(r"(Got the following error when running the callback: \w+: )+")
+_BEHIND = re.compile(r"(\n+At:\n(  .*\n)*)*")
 _remembered: deque[PhalanxError] = deque(maxlen=_MOST_REMEMBERED)
 
 
@@ -53,7 +57,10 @@ def _retells(error: BaseException | None, original: PhalanxError) -> bool:
     if type(error) is not RuntimeError or not error.args:
         return False
     text = error.args[0]
-    return isinstance(text, str) and str(original) in text
+    if not isinstance(text, str):
+        return False
+    before, _, behind = text.partition(str(original))
+    return _BEFORE.fullmatch(before) is not None and _BEHIND.fullmatch(behind) is not None
 
 
 @contextlib.contextmanager

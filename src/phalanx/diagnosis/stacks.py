@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import functools
 import os
 import re
 import signal
@@ -27,6 +28,9 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>[0-9]{1,9}) in (?P<fu
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 _LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
 _LAUNCHERS = (*(f"{_LIBRARY_FOLDER}/{name}/" for name in ("launch", "jobs", "testing")), "<string>", "<frozen runpy>")
+# torch.compile's files: "c" and a hash, in a folder that is called as the first two letters of the hash.
+_COMPILED = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{40,}\.py$")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
 
@@ -57,9 +61,9 @@ class ThreadStack:
     frames: tuple[Frame, ...]
 
     def users_frames(self) -> tuple[Frame, ...]:
-        """Return the calls of the user's own code, the innermost first; all calls if there are none."""
+        """Return the calls of the user's program, the innermost first; all calls if there are none."""
         own = self.own_frames()
-        return tuple(frame for frame in own if is_users(frame.file)) or own
+        return tuple(own[number] for number in find_program([frame.file for frame in own])) or own
 
     def own_frames(self) -> tuple[Frame, ...]:
         """Return the calls since the start of the process: one that multiprocessing has forked has its parent's too."""
@@ -81,8 +85,35 @@ def _begins_process(frame: Frame) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Tell whether a source file belongs neither to phalanx nor to Python nor to an installed library."""
-    return not file.startswith((_LIBRARY_FOLDER, "<")) and not any(part in file for part in _LIBRARIES)
+    """Tell whether a source file belongs neither to phalanx nor to Python nor to an installed library.
+
+    A file that torch.compile has written is not the user's either.
+    """
+    is_library = file.startswith((_LIBRARY_FOLDER, "<")) or any(part in file for part in _LIBRARIES)
+    return not is_library and _COMPILED.search(file) is None
+
+
+def find_program(files: Sequence[str]) -> list[int]:
+    """Return which calls are the program's own, given the source files of all calls, the innermost first.
+
+    Those are the calls of the user's files. If the user's files only start a module of an installed package, as with
+    runpy, those are the calls of packages, without torch.
+    """
+    num_inside = next((number for number, file in enumerate(files) if _is_runpy(file)), len(files))
+    for end in (num_inside, len(files)):
+        for is_wanted in (is_users, _is_package):
+            if found := [number for number, file in enumerate(files[:end]) if is_wanted(file)]:
+                return found
+    return []
+
+
+def _is_runpy(file: str) -> bool:
+    return file == "<frozen runpy>" or file.endswith("/runpy.py")
+
+
+def _is_package(file: str) -> bool:
+    found = _PACKAGE.search(file)
+    return found is not None and found[1] != "torch" and not is_launchers(file) and not file.startswith(_LIBRARY_FOLDER)
 
 
 def is_launchers(file: str) -> bool:
@@ -121,6 +152,11 @@ def answer_with_stacks(descriptor: int | None = None) -> None:
 def answer_in_children_too() -> None:
     """Let this process write its stacks when it is asked, and every process that it forks from now on."""
     _answer_if_possible()
+    _answer_after_fork()
+
+
+@functools.cache  # a process that is forked keeps what was registered
+def _answer_after_fork() -> None:
     os.register_at_fork(after_in_child=_answer_if_possible)
 
 

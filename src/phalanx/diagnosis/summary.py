@@ -142,7 +142,7 @@ def _describe_places(found: Findings) -> list[str]:
 
 def _describe_health(found: Findings) -> str:
     if all(group.is_empty for group in found.seen.groups):
-        return "no rank is in a group of phalanx"
+        return "no rank is in a group of phalanx, so it is not known which rank waits for which"
     if not found.waits:
         return "no rank waits in an operation of phalanx"
     longest = max(found.waited_s(wait) for wait in found.waits)

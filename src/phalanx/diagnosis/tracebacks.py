@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -11,9 +13,10 @@ from types import TracebackType
 from typing import Any
 
 from phalanx.diagnosis.retold_errors import chain_of, seen_through
-from phalanx.errors import PhalanxError
+from phalanx.errors import InternalError, PhalanxError
 
 _OWN_FOLDER = f"{Path(__file__).resolve().parents[1]}/"
+_CALL = re.compile(r'(?P<indent> +)File "(?P<file>.+)", line (?P<line>[0-9]{1,9})(, in .*)?')
 _HOW_TO_SEE = "PHALANX_FULL_TRACE=1 shows them"
 
 
@@ -30,6 +33,27 @@ def format_error(error: BaseException, *, is_full: bool) -> str:
     for each in _with_causes(described):
         each.stack = _fold(each.stack)
     return "".join(described.format())
+
+
+def with_sources(text: str) -> str:
+    """Add the lines of source that the writer of a traceback did not have, such as those of a notebook's cells."""
+    lines = text.split("\n")
+    complete = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        complete.append(line)
+        call = _CALL.fullmatch(line)
+        if call is not None and not below.startswith(f"{call['indent']}  "):
+            source = linecache.getline(call["file"], int(call["line"])).strip()
+            complete += [f"{call['indent']}  {source}"] if source else []
+    return "\n".join(complete)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; a remark if there is none, because its own __str__ raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its text can't be shown)"
 
 
 def identify(error: BaseException) -> str:
@@ -56,7 +80,8 @@ def without_internal_frames(error: BaseException) -> Iterator[None]:
 
 def is_from_inside(error: BaseException) -> bool:
     """Tell whether phalanx raised an error for the user, and no call of the user's own is in its traceback."""
-    return isinstance(error, PhalanxError) and _keep_users(error.__traceback__) is None
+    is_for_user = isinstance(error, PhalanxError) and not isinstance(error, InternalError)
+    return is_for_user and _keep_users(error.__traceback__) is None
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:

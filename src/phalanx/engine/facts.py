@@ -101,8 +101,8 @@ class RankFacts(NamedTuple):
         caller: The thread that calls its operations, as the kernel counts; SEVERAL if there are more, 0 if none.
         backward_caller: The same of the threads in which torch runs the backward pass.
         awaits_work: Whether one of these threads waits for asynchronous collectives.
-        other_threads: What its process runs in further Python threads, which may call an operation: code of libraries or of
-            the program.
+        other_threads: What its process runs in further Python threads, which may call an operation: code of
+            libraries or of the program.
         looks: How often a thread that sleeps in a collective has looked in vain.
         work_looks: How often a caller that waits for asynchronous collectives has.
         mail_moves: A count that grows whenever it moves a part of a message.

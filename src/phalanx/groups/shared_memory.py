@@ -15,7 +15,7 @@ import torch
 import typing_extensions
 from torch.utils.dlpack import from_dlpack
 
-from phalanx.collectives import Timeout, Work, seconds_of
+from phalanx.collectives import Group, Timeout, Work, seconds_of
 from phalanx.diagnosis import Scene, explain
 from phalanx.diagnosis.explain import late_ranks
 from phalanx.diagnosis.stacks import answer_with_stacks
@@ -92,6 +92,11 @@ class SharedMemoryGroup(RankEndpoint):
     def __repr__(self) -> str:
         state = " closed" if self.is_closed else ""
         return f'<SharedMemoryGroup "{self.name}" rank {self.rank} of {self.size}{state}>'
+
+    def __dir__(self) -> list[str]:
+        """List what programs use of a group, for editors and for the completion of Python's prompt."""
+        of_python = [name for name in super().__dir__() if name.startswith("__") and name.endswith("__")]
+        return sorted({*of_python, *(name for name in dir(Group) if not name.startswith("_"))})
 
     @property
     def ranks(self) -> tuple[int, ...]:

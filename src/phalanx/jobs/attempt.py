@@ -195,8 +195,9 @@ class Attempt(Supervisor[JobRank]):
         self._outcome.kind = "timeout"
         seen = self._before_ending("the time is up")
         self._view.say(f"phalanx run: the job was not done after {self._job.timeout_s:.3g} s")
+        is_python = self._job.program.kind != "executable"
         for rank in self.ranks:
-            self._view.say(f"  rank {rank.number} {describe_activity(rank)}")
+            self._view.say(f"  rank {rank.number} {describe_activity(rank, is_python=is_python)}")
             for line in describe_children(rank, seen):
                 self._view.say(f"    {line}")
         self.end_ranks(WHEN_TIME_IS_UP)
@@ -233,7 +234,7 @@ class Attempt(Supervisor[JobRank]):
         note = self._tracebacks.note_of(rank)
         if note is not None and rank.note is None:
             rank.note = note
-            self.fail(rank, str(note), is_consequence=note.is_consequence)
+            self.fail(rank, str(note), is_consequence=note.is_consequence, disagreement=note.disagreement)
             self._tracebacks.settle(rank)
         self._tracebacks.pass_on(rank)
         pipe = self._pipes.failures[rank.number]

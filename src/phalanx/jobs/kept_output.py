@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
 
 _MOST_BYTES = 1 << 26
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 
 
 class KeptOutput:
@@ -23,6 +25,7 @@ class KeptOutput:
     def __init__(self) -> None:
         self.seen: Observation | None = None
         self.folder: Path | None = None
+        self._inside: int | None = None  # the descriptor of the folder
         self._files: dict[int, int] = {}
         self._left_bytes = _MOST_BYTES
 
@@ -42,11 +45,11 @@ class KeptOutput:
         return True
 
     def _open(self, rank: int) -> int:
-        if self.folder is None:
+        if self._inside is None:
             self.folder = self._make_folder()
+            self._inside = _open_own_folder(self.folder)
         if rank not in self._files:
-            path = self.folder / f"rank-{rank}.err"
-            self._files[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._files[rank] = os.open(f"rank-{rank}.err", _NEW_FILE, 0o600, dir_fd=self._inside)
         return self._files[rank]
 
     def _make_folder(self) -> Path:
@@ -59,6 +62,21 @@ class KeptOutput:
 
     def close(self) -> None:
         """Close the files."""
-        for descriptor in self._files.values():
+        for descriptor in (*self._files.values(), *([] if self._inside is None else [self._inside])):
             os.close(descriptor)
         self._files.clear()
+        self._inside = None
+
+
+def _open_own_folder(folder: Path) -> int:
+    """Open a folder that was just made. Where others may write to the folder above, they may have put another there.
+
+    Raises:
+        OSError: It is not this user's own.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        os.close(descriptor)
+        raise PermissionError(f"{folder} belongs to somebody else")
+    return descriptor

@@ -67,7 +67,7 @@ def _make_view(job: Job) -> View:
 def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
     # Import this only now: the zygote has been started by now, and imports torch meanwhile.
     from phalanx.jobs.attempt import Attempt
-    from phalanx.jobs.summary import describe_failure
+    from phalanx.jobs.summary import summarise_attempt
     from phalanx.launch.world import open_world
 
     for note in (job.note, describe_virtual_gpus(job.environment, job.num_ranks)):
@@ -79,8 +79,9 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
             outcome = Attempt(job, host, world, deadline).run(num_restarts)
         if outcome.kind != "failed" or num_restarts == job.max_restarts:
             break
-        which = f"{num_restarts + 1} of {job.max_restarts}"
-        _say(host.view, f"{describe_failure(outcome.ranks)}; all ranks start again ({which})")
+        logs = _name_logs(job, outcome, host.kept.folder)
+        for line in summarise_attempt(job, outcome, num_restarts + 1, logs):
+            host.view.say(line)
     return outcome
 
 

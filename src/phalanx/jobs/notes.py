@@ -6,12 +6,13 @@ It comes through the pipe that also takes what the rank writes to stderr from it
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.tracebacks import format_error, identify
-from phalanx.errors import MismatchError, PhalanxError
-from phalanx.launch.exceptions import find_consequence, headline_of, place_of
+from phalanx.errors import MismatchError, PeerDiedError, PhalanxError
+from phalanx.launch.disagreement import Disagreement, decode_disagreement, read_disagreement
+from phalanx.launch.exceptions import find_consequence, find_mismatch, headline_of, place_of
 
 MARK = b"\0phalanx note: "  # stands before a note, and a line end after it
 _LONGEST_TEXT = 500
@@ -32,6 +33,8 @@ class Note:
         short: The same without the calls inside phalanx and torch.
         identity: A text that is equal for equal tracebacks.
         details: If ranks made different calls, the lines that say which rank called what, and what to do.
+        disagreement: If ranks made different calls, what the rank knows of that.
+        lost: If it has learned that the process of another rank ended, what that rank did last, after its pid.
     """
 
     text: str
@@ -43,6 +46,8 @@ class Note:
     short: str = ""
     identity: str = ""
     details: tuple[str, ...] = ()
+    disagreement: Disagreement | None = None
+    lost: str = ""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
@@ -56,25 +61,50 @@ def decode_note(data: bytes) -> Note | None:
     """Read what stands between the mark and the line end; return None if it is no note."""
     try:
         facts = json.loads(data)
-        return Note(**{**facts, "details": tuple(facts["details"])})
+        disagreement = decode_disagreement(facts["disagreement"])
+        return Note(**{**facts, "details": tuple(facts["details"]), "disagreement": disagreement})
     except (ValueError, TypeError, KeyError):
         return None
 
 
 def describe_end(error: BaseException, exit_code: int) -> Note:
     """Make the note for an uncaught exception."""
-    text = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else headline_of(error)
+    text = _exit_call(error) if isinstance(error, SystemExit) else headline_of(error)
     short = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
-    cause = find_consequence(error)
+    cause, mismatch = find_consequence(error), find_mismatch(error)
     place = place_of(error)
-    doing = ""
-    if isinstance(cause, PhalanxError) and cause.sequence:
-        doing = f"{cause.operation} #{cause.sequence}" + (f", {place}" if place else "")
+    note = Note(short, place, exit_code, cause is not None, _doing(cause or mismatch, place), lost=_lost(cause))
     if isinstance(error, SystemExit):
-        return Note(short, place, exit_code, cause is not None, doing)
-    return Note(
-        short, place, exit_code, cause is not None, doing, *_tracebacks(error), identify(error), _details(error)
+        return note
+    traceback, short_traceback = _tracebacks(error)
+    return replace(
+        note,
+        traceback=traceback,
+        short=short_traceback,
+        identity=identify(error),
+        details=_details(error),
+        disagreement=read_disagreement(mismatch),
     )
+
+
+def _exit_call(request: SystemExit) -> str:
+    try:
+        return f"sys.exit({request.code!r})"
+    except Exception:  # the __repr__ of the program's own object
+        return f"sys.exit(...), with a {type(request.code).__name__}"
+
+
+def _doing(reason: BaseException | None, place: str) -> str:
+    """Name the operation that another rank has ended, or has perhaps ended, if ranks disagree."""
+    if not isinstance(reason, PhalanxError) or not reason.sequence:
+        return ""
+    return f"{reason.operation} #{reason.sequence}" + (f", {place}" if place else "")
+
+
+def _lost(cause: BaseException | None) -> str:
+    """Return what the error says of a rank that has died. The launcher may look when all ranks have left the group."""
+    lines = str(cause).splitlines() if isinstance(cause, PeerDiedError) else []
+    return next((line.partition("died")[2].strip() for line in lines if line.startswith("  died  ")), "")
 
 
 def _tracebacks(error: BaseException) -> tuple[str, str]:

@@ -112,7 +112,9 @@ def _suggest_file(path: Path) -> str:
     except OSError:
         return f": there is no folder {path.parent}"
     names = [name for name in names if name.endswith((".py", "/")) and not name.startswith(".")]
-    close = difflib.get_close_matches(path.name, names, n=3)
+    stems = {name.removesuffix(".py").rstrip("/"): name for name in names}  # ".py" alone makes no two names alike
+    alike = difflib.get_close_matches(path.name.removesuffix(".py"), stems, n=3, cutoff=0.7)
+    close = [stems[stem] for stem in alike]
     return f"; did you mean {' or '.join(str(path.parent / name) for name in close)}?" if close else ""
 
 

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
+import inspect
 import io
 import os
 import pickle
@@ -187,6 +188,7 @@ def _forget_the_zygote(task: RankTask) -> None:
 
 def _run(program: Program, teller: _Teller, num_ranks: int) -> int:
     """Run the program and return its exit code, or the negative number of a signal."""
+    usual_hook = sys.excepthook
     try:
         run_main(program)
     except SystemExit as request:
@@ -198,11 +200,20 @@ def _run(program: Program, teller: _Teller, num_ranks: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, another rank may end before this one gets the signal
         is_interrupt = isinstance(error, KeyboardInterrupt)
         advise(error, num_ranks)
-        teller.take_stderr()
+        if _hook_below_torchs() is usual_hook:
+            teller.take_stderr()  # a hook of the program may wait for a person, who must see what it prints
         _show(error)
         _fail(error, 128 + signal.SIGINT if is_interrupt else 1, teller)
         return _INTERRUPTED if is_interrupt else 1
     return 0
+
+
+def _hook_below_torchs() -> Any:
+    """Return sys.excepthook, or what it was before init_process_group put torch's own on top of it."""
+    hook: Any = sys.excepthook
+    while getattr(hook, "__name__", "") == "_distributed_excepthook":
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook")
+    return hook
 
 
 def _fail(error: BaseException, status: int, teller: _Teller) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx.diagnosis.formatting import advice_about_death, death, operation, rank_list
+from phalanx.diagnosis.sides import describe_doubt, find_minority
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.rank import JobRank
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_LINES = 3  # about ranks of one kind of end
 
 
-def describe_activity(rank: JobRank) -> str:
+def describe_activity(rank: JobRank, *, is_python: bool = True) -> str:
     """Describe what a rank is doing."""
     if rank.pid == 0:
         return "has not started"
@@ -27,7 +28,8 @@ def describe_activity(rank: JobRank) -> str:
     if rank.note is not None:
         return f"ends because of {rank.note}"
     if rank.doing is None:
-        return f"is at {rank.place}" if rank.place else "runs, and did not say where"
+        unknown = "runs, and did not say where" if is_python else "runs its executable; phalanx can't see where that is"
+        return f"is at {rank.place}" if rank.place else unknown
     return f"is in {operation(rank.doing)}" + (f", for {rank_list(rank.waits_for)}" if rank.waits_for else "")
 
 
@@ -52,13 +54,25 @@ def summarise(job: Job, outcome: JobResult, places: Sequence[str]) -> list[str]:
         "signal": f"ended by {outcome.signal.name if outcome.signal is not None else ''}",
         "lost": "the process that ranks are forked from was killed, and all ranks with it",
     }.get(outcome.kind)
-    lines = [f"phalanx run: {headline or describe_failure(outcome.ranks)}"]
     culprit = first_culprit(outcome.ranks) if headline is None else None
-    if culprit is not None:
-        lines += describe_cause(culprit, outcome.seen, is_python=job.program.kind != "executable")
-    lines += [*describe_others(outcome.ranks), *places]
-    whose = f", of rank {culprit.number}" if culprit is not None else ""
-    return [*lines, f"  exit code   {outcome.exit_code}{whose}"]
+    first = f"phalanx run: {headline or describe_failure(outcome.ranks)}"
+    lines = [first, *_describe_ends(job, outcome, culprit), *places]
+    return [*lines, f"  exit code   {outcome.exit_code}" + (f", of {_name(culprit, outcome.ranks)}" if culprit else "")]
+
+
+def summarise_attempt(job: Job, outcome: JobResult, number: int, places: Sequence[str]) -> list[str]:
+    """Return a few lines that say how an attempt failed after which all ranks start again for the `number`-th time."""
+    again = f"all ranks start again ({number} of {job.max_restarts})"
+    ends = _describe_ends(job, outcome, first_culprit(outcome.ranks))
+    return [f"phalanx run: {describe_failure(outcome.ranks)}; {again}", *ends, *places]
+
+
+def _describe_ends(job: Job, outcome: JobResult, culprit: JobRank | None) -> list[str]:
+    if culprit is None:
+        return describe_others(outcome.ranks)
+    heard = [rank.note.lost for rank in outcome.ranks if rank.note is not None]
+    is_python = job.program.kind != "executable"
+    return [*describe_cause(culprit, outcome.seen, heard, is_python=is_python), *describe_others(outcome.ranks)]
 
 
 def describe_failure(ranks: Sequence[JobRank]) -> str:
@@ -67,17 +81,48 @@ def describe_failure(ranks: Sequence[JobRank]) -> str:
     if rank is None:
         return "no rank failed"
     failed = [rank.number, *(other.number for other in _alike(rank, ranks))]
-    why = death(rank.status if rank.status is not None else -1) if rank.note is None else f"failed: {rank.note}"
+    if rank.note is None:
+        why = death(rank.status if rank.status is not None else -1)
+    elif _are_on_par(rank, rank):  # such ranks are at several places, which other lines name
+        why = f"failed{_because_of(rank, len(ranks))}: {rank.note.text}"
+    else:
+        why = f"failed: {rank.note}"
     return f"{rank_list(failed)} of {len(ranks)} {why}"
 
 
-def describe_cause(rank: JobRank, seen: Observation | None, *, is_python: bool) -> list[str]:
-    """Say what the traceback of the first rank that failed does not say, or the terminal does not show."""
+def _because_of(rank: JobRank, num_ranks: int) -> str:
+    """Name the ranks that are wrong, if only ranks that are right have failed."""
+    known = rank.disagreement
+    wrong = find_minority(known.sides, known.num_ranks) if known is not None else ()
+    if known is None or not wrong:
+        return ""
+    return f" because of {rank_list(wrong)}" + (" of the group" if known.num_ranks != num_ranks else "")
+
+
+def describe_cause(rank: JobRank, seen: Observation | None, heard: Sequence[str], *, is_python: bool) -> list[str]:
+    """Say what the traceback of the first rank that failed does not say, or the terminal does not show.
+
+    Args:
+        rank: That rank.
+        seen: What was seen when it failed.
+        heard: What other ranks say of ranks that have died.
+        is_python: Whether it ran a Python program.
+    """
     if rank.note is not None:
-        return [_line(*text.strip().split(maxsplit=1)) for text in rank.note.details if len(text.split()) > 1]
-    last = _last_call(rank, seen)
+        parts = [text.strip().split(maxsplit=1) for text in rank.note.details if len(text.split()) > 1]
+        told = [(label, _settle_doubt(text, rank) if label == "unknown" else text) for label, text in parts]
+        return [_line(label, text) for label, text in told if text]
+    last = _last_call(rank, seen) or _last_call_heard(rank, heard)
     advice = advice_about_death(rank.status if rank.status is not None else -1) if is_python else ""
     return [_line(label, text) for label, text in (("last", last), ("do", advice)) if text]
+
+
+def _settle_doubt(text: str, rank: JobRank) -> str:
+    """Return what is to be said instead of a rank's doubt, as the ranks that came later know more."""
+    known = rank.disagreement
+    if known is None or not (known.is_decided or sum(map(len, known.sides)) == known.num_ranks):
+        return text
+    return describe_doubt(known.sides, known.num_ranks)
 
 
 def _last_call(rank: JobRank, seen: Observation | None) -> str:
@@ -91,6 +136,12 @@ def _last_call(rank: JobRank, seen: Observation | None) -> str:
     return f"{'in' if row.finished < row.arrived else 'after'} {operation(row.entry)}"
 
 
+def _last_call_heard(rank: JobRank, heard: Sequence[str]) -> str:
+    """Return the same as a rank knows it that waited for this one."""
+    texts = (text.partition(f"(pid {rank.pid}) ")[2] for text in heard)
+    return next((text for text in texts if text and not text.startswith("has not ")), "")
+
+
 def describe_others(ranks: Sequence[JobRank]) -> list[str]:
     """Say how the other ranks ended and what they were doing, with a line for each kind of end."""
     culprit = first_culprit(ranks)
@@ -100,8 +151,9 @@ def describe_others(ranks: Sequence[JobRank]) -> list[str]:
     freed = [rank for rank in others if rank.failed_at is not None and not rank.is_culprit]
     ended = [rank for rank in others if rank.failed_at is None and rank.sent and rank.status != 0]
     lines = [_line("failed too", text) for text in _shorten(_describe_failures(too), too)]
-    if culprit is not None and culprit.has_shown and alike:
-        same = f"that of rank {culprit.number} is above; {rank_list(rank.number for rank in alike)}: the same"
+    same_trace = [rank.number for rank in alike if culprit is not None and _is_same_failure(rank, culprit)]
+    if culprit is not None and culprit.has_shown and same_trace:
+        same = f"that of rank {culprit.number} is above; {rank_list(same_trace)}: the same"
         lines.append(_line("traceback", same))
     lines += [_line("freed", text) for text in _shorten(_by_activity(freed, lambda rank: ""), freed)]
     lines += [
@@ -111,17 +163,28 @@ def describe_others(ranks: Sequence[JobRank]) -> list[str]:
 
 
 def _alike(culprit: JobRank, ranks: Sequence[JobRank]) -> list[JobRank]:
-    """Return the other ranks that failed by themselves, with the same error at the same place."""
-    if culprit.note is None:
-        return []
-    return [
-        rank
-        for rank in ranks
-        if rank is not culprit
-        and rank.is_culprit
-        and rank.note is not None
-        and (rank.note.identity, str(rank.note)) == (culprit.note.identity, str(culprit.note))
-    ]
+    """Return the other ranks that failed with the same error at the same place, or in the same mismatch."""
+    others = [rank for rank in ranks if rank is not culprit]
+    return [rank for rank in others if _is_same_failure(rank, culprit) or _are_on_par(rank, culprit)]
+
+
+def _is_same_failure(rank: JobRank, other: JobRank) -> bool:
+    if rank.note is None or other.note is None or not rank.is_culprit:
+        return False
+    return (rank.note.identity, str(rank.note)) == (other.note.identity, str(other.note))
+
+
+def _are_on_par(rank: JobRank, other: JobRank) -> bool:
+    """Tell whether two ranks failed in one mismatch, and neither is more to blame: both are right, or nobody knows."""
+    mine, others = rank.disagreement, other.disagreement
+    if mine is None or others is None or mine.operation != others.operation or rank.failed_at is None:
+        return False
+    return not mine.is_decided or (mine.is_right and others.is_right)
+
+
+def _name(culprit: JobRank, ranks: Sequence[JobRank]) -> str:
+    """Name the rank whose exit code counts; in a mismatch, name all ranks that are no more to blame than it."""
+    return rank_list(rank.number for rank in ranks if rank is culprit or _are_on_par(rank, culprit))
 
 
 def _describe_failures(ranks: Sequence[JobRank]) -> list[str]:

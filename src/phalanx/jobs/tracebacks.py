@@ -72,9 +72,12 @@ class Tracebacks:
         return self._outputs[rank.number].note
 
     def settle(self, rank: JobRank) -> None:
-        """Keep what a rank printed about its failure; show it if this is the first rank that failed by itself."""
+        """Keep what a rank printed about its failure; show it if this is the first rank that failed by itself.
+
+        If ranks made different calls, the ranks that come later decide which of them is wrong.
+        """
         is_needed = not self._keep_printed(rank) or rank.number in self._given_up
-        if is_needed or (rank.is_culprit and not self._shown):
+        if is_needed or (rank.is_culprit and rank.disagreement is None and not self._shown):
             self._show(rank, in_any_case=is_needed)
 
     def pass_on(self, rank: JobRank) -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
     from phalanx.diagnosis.views import JobView
 
-_STACKS_S = 0.2  # the other ranks wait meanwhile until they learn of the failure
+# A rank that can answer does so in milliseconds, or later on a busy machine. One that can't costs all of this time.
+_STACKS_S = 2.0
 
 
 class JobWatch(WorldWatch):
@@ -45,9 +46,16 @@ class JobWatch(WorldWatch):
 
         self.look(ranks)
         running = [rank.pid for rank in ranks if rank.is_running]
-        seen = describe(self.observer.groups, running, job, with_stacks=True, timeout_s=_STACKS_S)
+        seen = describe(self._groups_to_describe(), running, job, with_stacks=True, timeout_s=_STACKS_S)
         seen.reason = why
         places = {process.pid: place_of(process) for process in seen.processes}
         for rank in ranks:
             rank.place = places.get(rank.pid, "")
         return seen
+
+    def _groups_to_describe(self) -> list[GroupSegment]:
+        """Return the groups that were found, and the world if ranks have used it: they may all have ended by now."""
+        found = self.observer.groups
+        is_missing = all(group.nonce != self.world.nonce for group in found)
+        was_used = any(row.pid for row in self.world.snapshot())
+        return [self.world, *found] if is_missing and was_used else found

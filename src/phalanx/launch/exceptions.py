@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import is_users
+from phalanx.diagnosis.tracebacks import text_of
 from phalanx.errors import AbortedError, MismatchError, PeerError
+from phalanx.launch.disagreement import read_disagreement
 
 # The errors of Gloo and of torch's store when the other end of a connection has closed.
 _LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
@@ -22,10 +25,7 @@ def describe_exception(error: BaseException) -> str:
 def headline_of(error: BaseException) -> str:
     """Return its type and its first line; if torch retells an error of phalanx, those of that error."""
     error = see_through(error)
-    try:
-        message = str(error).strip().partition("\n")[0]
-    except Exception:  # __str__ of the user's exception may raise anything
-        message = "(its text can't be shown)"
+    message = text_of(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
@@ -41,21 +41,35 @@ def find_consequence(error: BaseException | None) -> BaseException | None:
     Returns:
         None if the rank has failed by itself. A failed assertion is always the rank's own failure.
     """
+    for each in _own_reasons(error):
+        if isinstance(each, (PeerError, AbortedError)) or _is_mismatch_of_others(each):
+            return each
+        if isinstance(each, RuntimeError) and any(words in text_of(each) for words in _LOST_CONNECTION):
+            return each
+    return None
+
+
+def find_mismatch(error: BaseException | None) -> MismatchError | None:
+    """Return the mismatch that has caused an exception, if the rank took part in one."""
+    for each in _own_reasons(error):
+        if isinstance(each, MismatchError) and read_disagreement(each) is not None:
+            return each
+    return None
+
+
+def _own_reasons(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from, up to a failed assertion."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen and not isinstance(error, AssertionError):
         seen.add(id(error))
         error = see_through(error)
-        if isinstance(error, (PeerError, AbortedError)) or _is_of_majority(error):
-            return error
-        if isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST_CONNECTION):
-            return error
+        yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return None
 
 
-def _is_of_majority(error: BaseException) -> bool:
-    """Tell whether ranks made different calls, and this rank the same call as more than half of them."""
-    if not isinstance(error, MismatchError) or error.verdict == "different message":  # whose two sides blame each other
+def _is_mismatch_of_others(error: BaseException) -> bool:
+    """Tell whether ranks made different calls, and this rank made none, or the same as more than half of them."""
+    if not isinstance(error, MismatchError) or not error.sides:  # the two sides of a message blame each other
         return False
-    is_minority_known = 0 < 2 * len(error.culprits) < (error.num_ranks or 0)
-    return is_minority_known and error.rank not in error.culprits
+    own = read_disagreement(error)
+    return own is None or own.is_right

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from phalanx.diagnosis import formatting
+from phalanx.diagnosis.tracebacks import with_sources
 from phalanx.engine import ControlGroups
-from phalanx.errors import OperationTimeoutError, RankFailedError
+from phalanx.errors import InternalError, OperationTimeoutError, PhalanxError, RankFailedError
 from phalanx.launch.connection import Connection
 from phalanx.launch.rank import UNKNOWN_STATUS, Rank, first_culprit
 from phalanx.launch.rank_process import Report
 from phalanx.scarcity import advice_about
 
+_SHOWN_FAILURES = 8
 _RAISED = "raised on rank "  # begins the note of an exception that a rank has raised
 
 
@@ -81,21 +83,36 @@ def raise_first(ranks: Sequence[SpawnedRank]) -> None:
     first = first_culprit(ranks)
     assert first is not None
     others = sorted((rank for rank in ranks if rank.is_culprit and rank is not first), key=lambda r: r.failed_at or 0.0)
-    note = f"{_RAISED}{first.number} of {len(ranks)}"
-    note += "".join(f"\nrank {other.number} failed too: {other.headline()}" for other in others[:8])
-    if first.report is None and first.status is not None:
-        note += f"\n  do       {formatting.advice_about_death(first.status)}" * (first.status >= 0)
+    lines = [f"{_RAISED}{first.number} of {len(ranks)}"] if first.report is not None else []
+    lines += [*_describe_others(first, others), *_advise(first)]
     error = first.exception() or rank_failed(first, len(ranks))
-    error.add_note(note)
+    if lines:
+        error.add_note("\n".join(lines))
     if first.report is None:
         raise error
-    raise error from RankTraceback(f"rank {first.number} of {len(ranks)}:\n{first.report.traceback}")
+    text = first.report.traceback
+    raise error from (RankTraceback(f"rank {first.number} of {len(ranks)}:\n{with_sources(text)}") if text else None)
 
 
-def is_of_ranks(error: Exception) -> bool:
-    """Tell whether an error says how ranks have failed, so that it does not matter where in phalanx it was raised."""
-    is_raised_by_rank = any(note.startswith(_RAISED) for note in getattr(error, "__notes__", ()))
-    return is_raised_by_rank or isinstance(error, (RankFailedError, OperationTimeoutError))
+def _describe_others(first: SpawnedRank, others: Sequence[SpawnedRank]) -> list[str]:
+    """Say how other ranks failed by themselves, those with the same failure in one line."""
+    same = [rank.number for rank in others if rank.headline() == first.headline()]
+    lines = [f"{formatting.rank_list(same)} failed in the same way"] if same else []
+    different = [rank for rank in others if rank.number not in same]
+    return lines + [f"rank {rank.number} failed too: {rank.headline()}" for rank in different[:_SHOWN_FAILURES]]
+
+
+def _advise(first: SpawnedRank) -> list[str]:
+    if first.report is not None or first.status is None or first.status < 0:
+        return []
+    return [f"  do       {formatting.advice_about_death(first.status)}"]
+
+
+def is_for_user(error: BaseException) -> bool:
+    """Tell whether it does not matter where in phalanx an exception was raised, because it is not about phalanx."""
+    if isinstance(error, KeyboardInterrupt) or any(n.startswith(_RAISED) for n in getattr(error, "__notes__", ())):
+        return True
+    return isinstance(error, PhalanxError) and not isinstance(error, InternalError)
 
 
 def rank_failed(rank: SpawnedRank, num_ranks: int) -> RankFailedError:
@@ -144,16 +161,29 @@ def describe_process_limit(error: OSError) -> str:
 
 def too_slow(missing: list[int], num_ranks: int, timeout_s: float, places: Mapping[int, str]) -> OperationTimeoutError:
     """Make the error for ranks that were not done in time; `places` says where they are, by rank."""
-    names = ", ".join(map(str, missing))
+    return OperationTimeoutError(
+        f"spawn: timed out after {timeout_s:.3g} s; {describe_unfinished(missing, num_ranks, places)}",
+        num_ranks=num_ranks,
+        culprits=tuple(missing),
+    )
+
+
+def describe_unfinished(missing: Sequence[int], num_ranks: int, places: Mapping[int, str]) -> str:
+    """Say which ranks are not done, and where they are in the program."""
     ranks: dict[str, list[int]] = {}
     for rank, place in places.items():
         ranks.setdefault(place, []).append(rank)
     lines = [f"\n  {formatting.rank_list(some)} at {place}" for place, some in ranks.items() if place]
-    return OperationTimeoutError(
-        f"spawn: timed out after {timeout_s:.3g} s; of {num_ranks} ranks these were not done: {names}{''.join(lines)}",
-        num_ranks=num_ranks,
-        culprits=tuple(missing),
-    )
+    return f"of {num_ranks} ranks these were not done: {', '.join(map(str, missing))}{''.join(lines)}"
+
+
+def describe_place(own: str, children: Mapping[str, Sequence[int]]) -> str:
+    """Say which line of the program a rank is at, and the processes that it has started; empty if none answered."""
+    started = [
+        f"; pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids))}, which it started, at {place}"
+        for place, pids in children.items()
+    ]
+    return (own or "a line that it did not tell" * bool(started)) + "".join(started)
 
 
 def unpack(report: Report) -> Any:

@@ -16,7 +16,15 @@ from phalanx.diagnosis.views import JobView
 from phalanx.engine import GroupSegment
 from phalanx.errors import UsageError
 from phalanx.launch.connection import connected_pair
-from phalanx.launch.outcome import SpawnedRank, raise_first, rank_failed, too_slow, unpack
+from phalanx.launch.outcome import (
+    SpawnedRank,
+    describe_place,
+    describe_unfinished,
+    raise_first,
+    rank_failed,
+    too_slow,
+    unpack,
+)
 from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rank_process import StartRequest
 from phalanx.launch.rendezvous import open_rendezvous
@@ -107,8 +115,13 @@ class _Spawn(Supervisor[SpawnedRank]):
 
     def run(self) -> list[Any]:
         self.deadline = None if self._limits.timeout_s is None else time.monotonic() + self._limits.timeout_s
-        while not self.is_over:
-            self.turn()
+        try:
+            while not self.is_over:
+                self.turn()
+        except KeyboardInterrupt as stop:
+            late, places = self._find_late()
+            stop.add_note(f"spawn: interrupted; {describe_unfinished(late, len(self.ranks), places)}")
+            raise
         if any(rank.failed_at is not None for rank in self.ranks):
             raise_first(self.ranks)
         return [
@@ -117,12 +130,16 @@ class _Spawn(Supervisor[SpawnedRank]):
 
     def on_deadline(self) -> None:
         self.deadline = None
-        late = self.unfinished
+        late, places = self._find_late()
         if late:
-            seen = describe([], [rank.pid for rank in late if rank.pid], JobView(), with_stacks=True)
-            numbers = [rank.number for rank in late]
-            at = {rank.number: _describe_place(seen, rank.pid) for rank in late if rank.pid}
-            raise too_slow(numbers, len(self.ranks), self._limits.timeout_s or 0, at)
+            raise too_slow(late, len(self.ranks), self._limits.timeout_s or 0, places)
+
+    def _find_late(self) -> tuple[list[int], dict[int, str]]:
+        """Return the ranks that are not done, and where in the program they are."""
+        late = self.unfinished
+        pids = [rank.pid for rank in late if rank.pid]
+        seen = describe([], pids, JobView(), with_stacks=True)
+        return [rank.number for rank in late], {rank.number: _place_of(seen, rank.pid) for rank in late if rank.pid}
 
     def on_end(self, rank: SpawnedRank) -> bool:
         self._read_report(rank)
@@ -141,14 +158,14 @@ class _Spawn(Supervisor[SpawnedRank]):
             return
         report = rank.report = received[0]
         if report.exception is not None:
-            self.fail(rank, report.description, is_consequence=report.is_consequence)
+            self.fail(
+                rank,
+                report.description,
+                is_consequence=report.is_consequence,
+                disagreement=report.disagreement,
+            )
 
 
-def _describe_place(seen: Observation, pid: int) -> str:
-    """Say which line of the program a rank is at, and the processes that it has started; empty if none answered."""
+def _place_of(seen: Observation, pid: int) -> str:
     own = next((place_of(process) for process in seen.processes if process.pid == pid), "")
-    children = [
-        f"; pid{'s' * (len(pids) > 1)} {', '.join(map(str, pids))}, which it started, at {place}"
-        for place, pids in places_of_children(seen, pid).items()
-    ]
-    return (own or "a line that it did not tell" * bool(children)) + "".join(children)
+    return describe_place(own, places_of_children(seen, pid))

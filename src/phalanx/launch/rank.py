@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from phalanx.launch.disagreement import Disagreement, put_together
 from phalanx.launch.orphans import kill_descendants
 from phalanx.launch.waiting import is_readable
 
@@ -58,6 +59,7 @@ class Rank:
         sent: The signals that the launcher has sent it.
         failed_at: When the launcher found out that it failed, by itself or because of another rank.
         is_consequence: Whether it failed only because another rank had failed.
+        disagreement: What is known of the mismatch because of which it failed; None if it failed for another reason.
         is_finished: Whether it has done its part; then it gets no signals when other ranks fail.
     """
 
@@ -68,6 +70,7 @@ class Rank:
     sent: list[int] = field(default_factory=list)
     failed_at: float | None = None
     is_consequence: bool = False
+    disagreement: Disagreement | None = None
     is_finished: bool = False
 
     @property
@@ -86,11 +89,12 @@ class Rank:
             self.process.signal(number)
             self.sent.append(number)
 
-    def fail(self, *, is_consequence: bool = False) -> bool:
+    def fail(self, *, is_consequence: bool = False, disagreement: Disagreement | None = None) -> bool:
         """Note that it has failed; tell whether that is new. After a signal from the launcher, it does not count."""
         if self.failed_at is not None or self.sent:
             return False
         self.failed_at, self.is_consequence = time.monotonic(), is_consequence
+        self.disagreement = disagreement
         return True
 
     def release(self) -> None:
@@ -107,6 +111,14 @@ def first_culprit(ranks: Sequence[AnyRank]) -> AnyRank | None:
     """Return the first rank that failed by itself; if there is none, the first rank that failed."""
     failed = [rank for rank in ranks if rank.failed_at is not None]
     return min(failed, key=lambda rank: (not rank.is_culprit, rank.failed_at), default=None)
+
+
+def settle_disagreements(ranks: Sequence[Rank]) -> None:
+    """Note which ranks are right, if ranks made different calls, from what all of them know."""
+    for rank, known in zip(ranks, put_together([rank.disagreement for rank in ranks]), strict=True):
+        rank.disagreement = known
+        if known is not None and known.is_right:
+            rank.is_consequence = True
 
 
 class LocalProcess:

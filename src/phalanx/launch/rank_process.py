@@ -19,10 +19,11 @@ from typing import Any, NoReturn
 
 from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import answer_in_children_too
-from phalanx.diagnosis.tracebacks import format_error
+from phalanx.diagnosis.tracebacks import format_error, is_from_inside
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import Placement, mark_failed, set_process_context, tell_peers
-from phalanx.launch.exceptions import describe_exception, find_consequence
+from phalanx.launch.disagreement import Disagreement, read_disagreement
+from phalanx.launch.exceptions import describe_exception, find_consequence, find_mismatch
 from phalanx.launch.rank_devices import set_up_devices
 from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 from phalanx.launch.sending import pack, pack_exception
@@ -41,6 +42,7 @@ class Report:
     description: str = ""
     traceback: str = ""
     is_consequence: bool = False  # it failed only because another rank had failed
+    disagreement: Disagreement | None = None  # what it knows of a mismatch because of which it failed
 
 
 def run_rank(rank: int, request: StartRequest, descriptors: list[int], zygote: int) -> NoReturn:
@@ -180,9 +182,16 @@ def describe_failure(error: BaseException) -> Report:
     return Report(
         exception=pack_exception(see_through(error)),
         description=describe_exception(error),
-        traceback=format_error(error, is_full=full_trace()),
+        traceback=_format_traceback(error),
         is_consequence=find_consequence(error) is not None,
+        disagreement=read_disagreement(find_mismatch(error)),
     )
+
+
+def _format_traceback(error: BaseException) -> str:
+    """Write its traceback; nothing if all calls are phalanx's own, and its text says what to do."""
+    is_full = full_trace()
+    return "" if is_from_inside(error) and not is_full else format_error(error, is_full=is_full)
 
 
 def flush_streams() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from phalanx.diagnosis.tracebacks import users_part
 from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
-from phalanx.launch.outcome import is_of_ranks
+from phalanx.launch.outcome import is_for_user
 from phalanx.launch.processes import Limits, run_processes
 from phalanx.launch.rank_devices import check_threads, read_rank_gpus
 from phalanx.launch.threads import run_threads
@@ -56,12 +56,12 @@ def spawn(  # noqa: PLR0913
         OperationTimeoutError: The ranks were not done in time.
         Exception: What a rank raised, with that rank's traceback as its cause.
     """
-    _check(function, ranks, kind, timeout_s)
-    gpus = read_rank_gpus(virtual_gpus, virtual_gpu, "spawn")
-    settings = read_settings()
-    task = (function, tuple(args), dict(kwargs or {}))
-    with open_world(ranks) as segment:
-        try:
+    try:
+        _check(function, ranks, kind, timeout_s)
+        gpus = read_rank_gpus(virtual_gpus, virtual_gpu, "spawn")
+        settings = read_settings()
+        task = (function, tuple(args), dict(kwargs or {}))
+        with open_world(ranks) as segment:
             if kind == "thread":
                 check_threads(gpus, "spawn")
                 return run_threads(task, ranks, segment, name_meeting(), timeout_s, settings.grace_s)
@@ -70,11 +70,11 @@ def spawn(  # noqa: PLR0913
             return run_processes(
                 task, ranks, segment, meeting=name_meeting(), num_threads=num_threads, limits=limits, gpus=gpus
             )
-        except Exception as error:
-            if full_trace() or not is_of_ranks(error):
-                raise
-            failure = error.with_traceback(users_part(error.__traceback__))
-    raise failure
+    except BaseException as error:
+        if not full_trace() and is_for_user(error):
+            is_stop = isinstance(error, KeyboardInterrupt)
+            error.__traceback__ = None if is_stop else users_part(error.__traceback__)
+        raise  # without an argument, it does not put this call into the traceback again
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:

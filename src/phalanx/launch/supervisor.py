@@ -32,8 +32,9 @@ import time
 from collections.abc import Sequence
 from typing import Generic
 
+from phalanx.launch.disagreement import Disagreement
 from phalanx.launch.loop import Loop
-from phalanx.launch.rank import AnyRank, Starter
+from phalanx.launch.rank import AnyRank, Starter, settle_disagreements
 from phalanx.launch.shutdown import AFTER_FAILURE, Shutdown, Steps
 from phalanx.launch.world_watch import WorldWatch
 
@@ -129,10 +130,18 @@ class Supervisor(Generic[AnyRank]):
         if self.shutdown.is_due() and not self._waits_for_person():
             self._step()
 
-    def fail(self, rank: AnyRank, why: str = "", *, is_consequence: bool = False) -> None:
+    def fail(
+        self,
+        rank: AnyRank,
+        why: str = "",
+        *,
+        is_consequence: bool = False,
+        disagreement: Disagreement | None = None,
+    ) -> None:
         """Note a rank's failure and free the others; without a reason, they are freed when its process ends."""
-        if not rank.fail(is_consequence=is_consequence):
+        if not rank.fail(is_consequence=is_consequence, disagreement=disagreement):
             return
+        settle_disagreements(self.ranks)
         if not self.shutdown.has_begun:
             self.before_shutdown(rank)
         if why:

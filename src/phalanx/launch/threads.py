@@ -15,14 +15,22 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from phalanx.diagnosis.findings import place_of
+from phalanx.diagnosis.observation import Observation, describe
+from phalanx.diagnosis.processes import children_of_thread
 from phalanx.diagnosis.retold_errors import see_through
-from phalanx.diagnosis.stacks import Frame, is_users
+from phalanx.diagnosis.stacks import Frame, answer_in_children_too, is_users
+from phalanx.diagnosis.views import JobView
 from phalanx.engine import GroupSegment
 from phalanx.errors import AbortedError
 from phalanx.launch.context import Placement, set_thread_context
-from phalanx.launch.outcome import SpawnedRank, raise_first, too_slow
-from phalanx.launch.rank import first_culprit
+from phalanx.launch.outcome import SpawnedRank, describe_place, describe_unfinished, raise_first, too_slow
+from phalanx.launch.rank import first_culprit, settle_disagreements
 from phalanx.launch.rank_process import describe_failure
+
+# What most ranks import. A time limit or the failure of another rank would interrupt the import. Then torch can't
+# be imported again, or the thread keeps Python's import lock, so that no other thread can import anything.
+_IMPORTED_FIRST = ("torch", "phalanx.groups.connect")
 
 
 class RankCancelled(AbortedError):
@@ -101,10 +109,17 @@ class ThreadTeam:
             self.changed.notify_all()
 
     def places_of(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return the line of the program that each of these ranks is at."""
+        """Say which line of the program each of these ranks is at, and the processes that it has started."""
         running = sys._current_frames()
         stacks = {rank: running.get(self.threads[rank].ident or 0) for rank in ranks}
-        return {rank: _place_in(top) for rank, top in stacks.items() if top is not None}
+        own = {rank: _place_in(top) for rank, top in stacks.items() if top is not None}
+        children = {rank: children_of_thread("self", self.threads[rank].native_id or 0) for rank in own}
+        pids = [pid for some in children.values() for pid in some]
+        seen = describe([], pids, JobView(), with_stacks=True) if pids else None
+        return {
+            rank: describe_place(place, _places_below(seen, children[rank]) if seen is not None else {})
+            for rank, place in own.items()
+        }
 
     def _is_over(self) -> bool:
         return len({*self.finished, *self.stalled}) == len(self.threads)
@@ -125,6 +140,26 @@ def _place_in(top: FrameType) -> str:
     return str(next((frame for frame in frames if is_users(frame.file)), frames[0]))
 
 
+def _places_below(seen: Observation, children: Iterable[int]) -> dict[str, list[int]]:
+    """Return the lines that these processes, and those that they have started, are at, with their process ids."""
+    places: dict[str, list[int]] = {}
+    for process in seen.processes:
+        if {process.pid, process.rank_pid} & set(children) and (place := place_of(process)):
+            places.setdefault(place, []).append(process.pid)
+    return places
+
+
+def _run_team(team: ThreadTeam, timeout_s: float | None, grace_s: float) -> bool:
+    try:
+        return team.run(timeout_s, grace_s)
+    except BaseException as stop:  # such as Ctrl-C
+        late = team.unfinished()
+        if isinstance(stop, KeyboardInterrupt):
+            stop.add_note(f"spawn: interrupted; {describe_unfinished(late, len(team.threads), team.places_of(late))}")
+        team.cancel(late, "the ranks were told to stop")
+        raise
+
+
 def run_threads(
     task: tuple[Any, tuple[Any, ...], dict[str, Any]],
     num_ranks: int,
@@ -138,8 +173,9 @@ def run_threads(
     Raises:
         Exception: As spawn().
     """
-    # A time limit or another rank's failure would interrupt an import in a thread, and torch can't be imported again.
-    importlib.import_module("torch")
+    for name in _IMPORTED_FIRST:
+        importlib.import_module(name)
+    answer_in_children_too()  # the workers of a DataLoader
     function, args, kwargs = task
     results: dict[int, Any] = {}
     ranks = [SpawnedRank(rank) for rank in range(num_ranks)]
@@ -153,7 +189,7 @@ def run_threads(
             results[rank] = function(*args, **kwargs)
         except BaseException as error:
             report = ranks[rank].report = describe_failure(error)
-            ranks[rank].fail(is_consequence=report.is_consequence)
+            ranks[rank].fail(is_consequence=report.is_consequence, disagreement=report.disagreement)
             segment.fail(rank, report.description)
             segment.declare_dead(rank, 1)
             errors[rank] = see_through(error)
@@ -161,17 +197,14 @@ def run_threads(
         return True
 
     team = ThreadTeam(num_ranks, segment, be_rank)
-    try:
-        is_late = team.run(timeout_s, grace_s)
-    except BaseException:  # such as Ctrl-C
-        team.cancel(team.unfinished(), "the ranks were told to stop")
-        raise
+    is_late = _run_team(team, timeout_s, grace_s)
     late = team.unfinished()
-    places = team.places_of(late)
+    places = team.places_of(late) if is_late else {}
     if late:
         team.cancel(late, "the other ranks were told to stop")
     if is_late:
         raise too_slow(late, num_ranks, timeout_s or 0, places)
+    settle_disagreements(ranks)
     culprit = first_culprit(ranks)
     if culprit is not None:
         error = errors[culprit.number]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 
+from phalanx.diagnosis.tracebacks import text_of
 from phalanx.settings import MAX_VIRTUAL_DEVICES
 
 _BEGINNING = "  do       torch can use no GPU here; to give each rank a virtual one, "
 # What torch says, built with CUDA or without.
 _NO_GPU = re.compile(
-    r"'torch\._C' has no attribute '_cuda|Torch not compiled with CUDA enabled|Found no NVIDIA driver|"
-    r"No CUDA GPUs are available|no CUDA-capable device|doesn't have NCCL built in|ProcessGroupNCCL is only supported"
+    # The GPU itself, its memory and its streams.
+    r"'torch\._C' has no attribute '_cuda|Torch not compiled with CUDA enabled|compiled without CUDA support|"
+    r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device|"
+    r"Cannot access accelerator device when none is available|not linked with support for cuda devices|"
+    r"torch\.cuda\.Stream requires CUDA support|dummy base class (?:Stream|Event)\b|"
+    r"Cannot get CUDA generator without ATen_cuda|pin_memory=True requires a CUDA or other accelerator backend|"
+    # A group of NCCL.
+    r"doesn't have NCCL built in|ProcessGroupNCCL is only supported|has no attribute 'ProcessGroupNCCL'|"
+    r"device_id is an int, but no accelerator support is found|"
+    r"device_id cuda\S* does not match the current compilation's accelerator support"
 )
 
 
@@ -22,8 +31,9 @@ def advise(error: BaseException, num_ranks: int, started_by: str = "") -> None:
         num_ranks: How many ranks the job has.
         started_by: What has started the ranks: "pytest", "spawn", or "" for anything else.
     """
-    is_advised = any(note.startswith(_BEGINNING) for note in getattr(error, "__notes__", ()))
-    if _NO_GPU.search(str(error)) and not is_advised:
+    notes = getattr(error, "__notes__", ())
+    is_advised = any(isinstance(note, str) and note.startswith(_BEGINNING) for note in notes)
+    if _NO_GPU.search(text_of(error)) and not is_advised:
         error.add_note(advice(num_ranks, started_by))
 
 

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phalanx.testing import faults
+    from phalanx.testing import faults, unittest
     from phalanx.testing.asserts import assert_ranks_raise, assert_same_on_ranks, expect_on
     from phalanx.testing.world import World, ranks
 
@@ -23,13 +23,18 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["World", "assert_ranks_raise", "assert_same_on_ranks", "expect_on", "faults", "ranks"]
+__all__ = ["World", "assert_ranks_raise", "assert_same_on_ranks", "expect_on", "faults", "ranks", "unittest"]
+_MODULES = ("faults", "unittest")
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: loading the pytest plugin must cost nothing."""
-    if name == "faults":
-        return importlib.import_module("phalanx.testing.faults")
+    if name in _MODULES:
+        return importlib.import_module(f"phalanx.testing.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'phalanx.testing' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

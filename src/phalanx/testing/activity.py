@@ -9,11 +9,11 @@ from phalanx.launch.world_watch import WorldWatch
 from phalanx.testing.rank_report import Waiting
 
 
-def find_activity(watch: WorldWatch, pid: int) -> Waiting | None:
-    """Return the operation in which a process waits, or None."""
+def find_activity(watch: WorldWatch, pid: int, thread: int = 0) -> Waiting | None:
+    """Return the operation in which a process waits, or a thread of it if ranks are threads; or None."""
     for group in watch.groups():
         for row in () if group.is_broken else group.snapshot():  # no rank waits in a broken group
-            waiting = waiting_of(row) if row.pid == pid else None
+            waiting = waiting_of(row) if (row.pid, row.thread if row.is_thread else 0) == (pid, thread) else None
             if waiting is not None:
                 return waiting if group is watch.world else replace(waiting, group=group.name)
     return None

@@ -57,7 +57,7 @@ class Ending:
 
     def is_consequence(self) -> bool:
         """Tell whether it failed only because another rank had failed."""
-        return self.was_ended or (self.report is not None and self.report.waited_in is not None)
+        return self.was_ended or (self.report is not None and self.report.is_consequence)
 
     def is_clean(self, *, also_failed: bool) -> bool:
         """Tell whether the rank can run another task; with `also_failed` even if it has raised."""

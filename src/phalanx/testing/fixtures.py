@@ -7,50 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from phalanx.testing.markers import is_projects
+from phalanx.testing.markers import owner_of
 
 if TYPE_CHECKING:
     import torch
 
-    from phalanx.errors import UsageError
     from phalanx.launch.context import LaunchContext
     from phalanx.testing.plan import Plan
 
 
-def _no_ranks(config: pytest.Config, fixture: str) -> UsageError:
-    from phalanx.errors import UsageError  # as the docstring says
-
-    if is_projects(config, "ranks"):
-        return UsageError(
-            f"fixture '{fixture}' of phalanx needs ranks, but this project declares a marker 'ranks' of its own, so "
-            f"phalanx leaves it alone; give that marker another name, or use phalanx.testing.ranks() in the test"
+def _refuse(config: pytest.Config, fixture: str) -> NoReturn:
+    """Fail without a traceback, which would show only this module."""
+    why = "; mark the test, for example with @pytest.mark.ranks(4)"
+    if owner_of(config, "ranks") != "phalanx":
+        why = (
+            ", but this project declares a marker 'ranks' of its own, so phalanx leaves it alone; give that marker "
+            "another name, or use phalanx.testing.ranks() in the test"
         )
-    return UsageError(
-        f"fixture '{fixture}' of phalanx needs ranks; mark the test, for example with @pytest.mark.ranks(4)"
-    )
+    pytest.fail(f"fixture '{fixture}' of phalanx needs ranks{why}", pytrace=False)
 
 
 def _context(config: pytest.Config, fixture: str) -> LaunchContext:
-    __tracebackhide__ = True
     from phalanx.launch.context import current_context  # as the docstring says
 
     context = current_context()
     if context is None:
-        raise _no_ranks(config, fixture)
+        _refuse(config, fixture)
     return context
 
 
 def _plan(request: pytest.FixtureRequest, fixture: str) -> Plan:
-    __tracebackhide__ = True
     from phalanx.testing.session_plans import plan_of  # as the docstring says
 
     plan = plan_of(request.node)
     if plan is None:
-        raise _no_ranks(request.config, fixture)
+        _refuse(request.config, fixture)
     return plan
 
 
@@ -121,16 +116,12 @@ def rank_tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def virtual_gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
     """The virtual GPUs of this process, set up before the test begins."""
-    # As the docstring of the module says.
-    from phalanx.errors import UsageError
-    from phalanx.testing.session_plans import plan_of
+    from phalanx.testing.session_plans import plan_of  # as the docstring of the module says
 
     plan = plan_of(request.node)
     if plan is None or plan.gpus is None:
-        raise UsageError(
-            "fixture 'virtual_gpus' of phalanx needs a test that has virtual GPUs; "
-            + ("name it as an argument" if plan is None else 'mark the test with @pytest.mark.ranks(4, gpus="virtual")')
-        )
+        todo = "name it as an argument" if plan is None else 'mark the test with @pytest.mark.ranks(4, gpus="virtual")'
+        pytest.fail(f"fixture 'virtual_gpus' of phalanx needs a test that has virtual GPUs; {todo}", pytrace=False)
     _context(request.config, "virtual_gpus")
     import torch
 

@@ -26,7 +26,15 @@ from phalanx.testing.fixtures import (
     world_size,
 )
 from phalanx.testing.kinds import BACKENDS, KINDS
-from phalanx.testing.markers import SWITCH_OFF, asks_for_virtual_gpus, declare_markers, find_mark, projects_own
+from phalanx.testing.markers import (
+    SWITCH_OFF,
+    asks_for_virtual_gpus,
+    declare_markers,
+    describe_owners,
+    find_mark,
+    find_unclear_marks,
+    note_ini_markers,
+)
 from phalanx.testing.ranks_warning import RanksWarning
 from phalanx.testing.stash_keys import DEFERRED, RUNNER, VERDICT
 
@@ -57,14 +65,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fork ranks from a second pytest that has only collected the tests; needed once CUDA is initialised",
     )
-    parser.addini("ranks_kind", "default of --ranks-kind: process")
-    parser.addini("ranks_backend", "default of --ranks-backend: phalanx")
-    parser.addini("ranks_timeout", "seconds that a test on ranks may take: 60")
+    parser.addini("ranks_kind", "how ranks are run: process, thread or pool (default process)")
+    parser.addini("ranks_backend", "the backend of the fixtures group and process_group (default phalanx)")
+    parser.addini("ranks_timeout", "time limit of a test on ranks, in seconds (default 60)")
+    parser.addini("ranks_marker", "whose the markers ranks and virtual_gpus are: phalanx or project")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests() -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Make sure that ranks can be forked from this process, before any test module is imported."""
+    note_ini_markers(early_config)
     if count_device_files():
         from phalanx.testing.real_gpus import keep_forkable  # which no machine without GPUs needs
 
@@ -81,10 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say which markers of phalanx don't work here, because the project has its own of that name."""
-    return [
-        f"phalanx: this project declares a marker '{name}' of its own, so phalanx leaves tests with it alone"
-        for name in projects_own(config)
-    ]
+    return describe_owners(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -119,7 +126,7 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Find out whether a test runs on ranks, and refuse it if it can't."""
     marks = (find_mark(item, "ranks"), find_mark(item, "virtual_gpus"))
-    if marks != (None, None) or asks_for_virtual_gpus(item):
+    if marks != (None, None) or asks_for_virtual_gpus(item) or find_unclear_marks(item):
         with _naming_phalanx():
             _rank_hooks().prepare(item)
 

@@ -16,6 +16,9 @@ from phalanx.torch_backend.private_store import open_private_store
 from phalanx.torch_backend.thread_worlds import thread_worlds
 from phalanx.torch_backend.untyped import dist
 
+# The groups wait longer than the test may take. So its limit ends the test, and the report says what ranks waited in.
+_LONGER_S = 5.0
+
 
 def open_group(plan: Plan) -> Iterator[Any]:
     """Yield the group of all ranks of a test.
@@ -29,7 +32,7 @@ def open_group(plan: Plan) -> Iterator[Any]:
         group.close()
         return
     for _ in open_process_group(plan):
-        yield TorchGroup(dist.group.WORLD, timeout_s=plan.timeout_s)
+        yield TorchGroup(dist.group.WORLD, timeout_s=plan.timeout_s + _LONGER_S)
 
 
 def open_process_group(plan: Plan) -> Iterator[Any]:
@@ -50,7 +53,7 @@ def _open_process_group(plan: Plan, context: LaunchContext) -> Iterator[Any]:
         context.own["engine"] = plan.backend
     if dist.is_initialized():
         raise UsageError("fixture 'process_group': there is a default process group already")
-    timeout = timedelta(seconds=plan.timeout_s)
+    timeout = timedelta(seconds=plan.timeout_s + _LONGER_S)
     dist.init_process_group(
         plan.backend,
         store=open_private_store(context.store, context.rank, context.size, timeout),

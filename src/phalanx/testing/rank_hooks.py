@@ -12,13 +12,13 @@ from phalanx.errors import UsageError
 from phalanx.settings import full_trace
 from phalanx.testing import coverage_of_ranks, fixtures
 from phalanx.testing.examples import allow_fixtures_of_ranks, is_hypothesis_test
-from phalanx.testing.markers import MARKS_ARE_OURS, find_mark
+from phalanx.testing.markers import MARKS_ARE_OURS, SWITCH_OFF, find_mark
 from phalanx.testing.plan import Plan, read_marker
 from phalanx.testing.rank_fixtures import DeferredFixture, OnRanksOnly
 from phalanx.testing.ranks_shown import RanksShown, output_sections
 from phalanx.testing.ranks_warning import RanksWarning
 from phalanx.testing.runner import Runner
-from phalanx.testing.session_plans import defaults_of, plan_of
+from phalanx.testing.session_plans import check_owner, defaults_of, plan_of
 from phalanx.testing.stash_keys import DEFERRED, PLAN, RUNNER, VERDICT
 from phalanx.testing.subtest_reports import log_subtests
 from phalanx.testing.verdict import Verdict
@@ -75,6 +75,10 @@ def prepare(item: pytest.Item) -> None:
 
 
 def _reason_against(item: pytest.Item) -> str:
+    try:
+        check_owner(item)
+    except UsageError as error:
+        return f"{error}\n{SWITCH_OFF}"
     try:
         plan = plan_of(item)
         if plan is None:

@@ -13,7 +13,8 @@ from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import is_users
 from phalanx.diagnosis.tracebacks import format_error
 from phalanx.errors import PhalanxError
-from phalanx.launch.exceptions import find_consequence, headline_of
+from phalanx.launch.disagreement import Disagreement, read_disagreement
+from phalanx.launch.exceptions import find_consequence, find_mismatch, headline_of
 from phalanx.launch.sending import pack_exception
 from phalanx.settings import full_trace
 
@@ -72,7 +73,10 @@ class RankReport:
         kind: Name of the exception's class.
         place: File and line where it was raised.
         shown: How pytest shows the failure; a text if pytest does not run.
-        waited_in: The operation that the failure of another rank ended; None if this rank failed by itself.
+        is_consequence: Whether the rank failed only because another rank had failed.
+        waited_in: The operation that the failure of another rank ended, or in which ranks disagree; None if this rank
+            failed by itself.
+        disagreement: What the rank knows of a mismatch because of which it failed.
         log: The formatted log.
         warnings: The warnings.
         subtests: Results of its subtests.
@@ -89,7 +93,9 @@ class RankReport:
     kind: str = ""
     place: str = ""
     shown: Any = None
+    is_consequence: bool = False
     waited_in: Waiting | None = None
+    disagreement: Disagreement | None = None
     log: str = ""
     warnings: list[CaughtWarning] = field(default_factory=list)
     subtests: list[Any] = field(default_factory=list)
@@ -104,6 +110,7 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+    cause, mismatch = find_consequence(error), find_mismatch(error)
     return RankReport(
         outcome="failed",
         exception=pack_exception(see_through(error)),
@@ -111,13 +118,13 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
         kind=type(see_through(error)).__name__,
         place=place,
         shown=shown if shown is not None else format_error(error, is_full=full_trace()),
-        waited_in=_interrupted_operation(error, place),
+        is_consequence=cause is not None,
+        waited_in=_interrupted_operation(cause or mismatch, place),
+        disagreement=read_disagreement(mismatch),
     )
 
 
-def _interrupted_operation(error: BaseException, place: str) -> Waiting | None:
-    """Return the operation that the failure of another rank ended; None if this rank failed by itself."""
-    cause = find_consequence(error)
+def _interrupted_operation(cause: BaseException | None, place: str) -> Waiting | None:
     if cause is None:
         return None
     if not isinstance(cause, PhalanxError):

@@ -149,7 +149,7 @@ class RankTest:
     def _fail(self, error: BaseException) -> RankReport:
         with _showing if self.is_thread else contextlib.nullcontext():
             report = report_failure(error, self._show(error))
-        if self.debug is not None and not report.waited_in:
+        if self.debug is not None and not report.is_consequence:
             self.debug(pytest.ExceptionInfo.from_exception(error), report)
         if not self.is_thread:
             mark_failed(error)  # peers must not take this for a regular end

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.testing.markers import SWITCH_OFF, asks_for_virtual_gpus, find_mark
+from phalanx.testing.markers import SWITCH_OFF, asks_for_virtual_gpus, find_mark, find_unclear_marks
 from phalanx.testing.plan import Defaults, Plan, read_gpus_marker, read_marker
 from phalanx.testing.real_gpus import RealGpus, look_for_gpus
 from phalanx.testing.stash_keys import DEFAULTS, GPUS, PLAN
@@ -42,6 +42,31 @@ def _read_defaults(config: pytest.Config) -> Defaults:
     except (UsageError, ValueError) as error:
         raise pytest.UsageError(f"ranks_kind, ranks_backend, ranks_timeout: {error}; {SWITCH_OFF}") from None
     return Defaults(plan.kind, plan.timeout_s, plan.backend)
+
+
+def check_owner(item: Any) -> None:
+    """Check that no mark of a test may be ours as well as the project's.
+
+    Raises:
+        UsageError: One may be. The test would otherwise run on no ranks, and perhaps pass.
+    """
+    for mark in find_unclear_marks(item):
+        if _is_readable(mark, defaults_of(item.config)):
+            raise UsageError(
+                f"@pytest.mark.{mark.name} may mean phalanx's marker or one of this project, because the configuration "
+                f"of pytest declares '{mark.name}' and does not mention phalanx there\n"
+                f'  do       write "{mark.name}(n): ... (phalanx)" there, or ranks_marker = project if phalanx should '
+                "leave this marker alone"
+            )
+
+
+def _is_readable(mark: pytest.Mark, defaults: Defaults) -> bool:
+    read = read_marker if mark.name == "ranks" else read_gpus_marker
+    try:
+        read(mark.args, mark.kwargs, defaults)
+    except UsageError:
+        return False
+    return True
 
 
 def plan_of(item: Any) -> Plan | None:

@@ -16,6 +16,7 @@ _STARTER = f"{_OWN_FOLDER}testing/rank_test.py"  # calls the test; what is above
 _PYTHON_FOLDER = f"{sysconfig.get_path('stdlib')}/"
 _PYTEST = ("/_pytest/", "/pluggy/", "/pytest/__main__", "/bin/pytest", "/xdist/", "/execnet/")
 _NO_TITLES = ("Extension modules:", "@", "  ...")  # faulthandler shows 100 calls and these three dots
+_ANSWER = "Stack (innermost call last):"  # faulthandler's words for the stack of one thread
 _HOW_TO_SEE = "PHALANX_FULL_TRACE=1 shows them"
 
 # Turns calls, the innermost first, into lines, the innermost call last.
@@ -53,7 +54,7 @@ class _Section:
 def show(text: str, children: Iterable[tuple[int, str]] = ()) -> ShownStacks:
     """Show what a rank wrote when it was asked, and what its children wrote, each with its process id."""
     frames = _of_test([frame for thread in parse_stacks(text) if thread.is_current for frame in thread.frames])
-    sections = _sections(text)
+    sections = _without_answers(_sections(text))
     seen = [(pid, calls) for pid, answer in children if (calls := _own_calls(pid, answer))]
     short = [*_headline(frames), *_shorten(sections), *_show_children(seen, _fold)]
     full = [*_show_sections(sections, _write_in_full), *_show_children(seen, _write_in_full)]
@@ -107,6 +108,11 @@ def _sections(text: str) -> list[_Section]:
         elif line.strip() and not line.startswith(_NO_TITLES):
             sections.append(_Section(line.replace("most recent call first", "innermost call last"), []))
     return [_Section(section.title, _of_test(section.frames)) for section in sections]
+
+
+def _without_answers(sections: list[_Section]) -> list[_Section]:
+    """Leave out what the rank wrote when other processes asked it, unless there is nothing else."""
+    return [section for section in sections if section.title != _ANSWER] or sections[-1:]
 
 
 def _of_test(frames: Sequence[Frame]) -> list[Frame]:

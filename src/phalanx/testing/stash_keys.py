@@ -17,6 +17,7 @@ PLAN = "_ranks_plan"  # the parameter with the plan, for a test that has several
 # Of the session's config.
 DEFAULTS: pytest.StashKey[Defaults] = pytest.StashKey()
 GPUS: pytest.StashKey[RealGpus] = pytest.StashKey()
+INI_MARKERS: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()  # their declarations in the ini file
 RUNNER: pytest.StashKey[Runner] = pytest.StashKey()
 # Of a test.
 DEFERRED: pytest.StashKey[list[DeferredFixture]] = pytest.StashKey()  # in the order of their set-up

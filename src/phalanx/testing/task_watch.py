@@ -103,12 +103,14 @@ class TaskWatch(Supervisor[Member]):
 
     def before_signal(self, number: signal.Signals) -> None:
         """Note what the ranks are doing that will be ended."""
-        stacks = look_at_ranks({member.number: (member.pid, member.files) for member in self.unfinished})
+        # First their operations: those have time limits too, and the stacks take a while.
         self.watch.look(self.unfinished)
+        doing = {member.number: find_activity(self.watch, member.pid) for member in self.unfinished}
+        stacks = look_at_ranks({member.number: (member.pid, member.files) for member in self.unfinished})
         for member in self.unfinished:
             ending = self._endings[member.number]
             ending.note(stacks[member.number])
-            ending.doing = find_activity(self.watch, member.pid) or ending.doing
+            ending.doing = doing[member.number] or ending.doing
             ending.is_late, ending.was_ended = self._is_late, not self._is_late
 
     def on_end(self, rank: Member) -> bool:
@@ -167,7 +169,12 @@ class TaskWatch(Supervisor[Member]):
         if not member.is_finished and not member.sent:
             self._finish(member, report=report)
             if report.outcome == "failed":
-                self.fail(member, report.headline, is_consequence=report.waited_in is not None)
+                self.fail(
+                    member,
+                    report.headline,
+                    is_consequence=report.is_consequence,
+                    disagreement=report.disagreement,
+                )
 
     def _gone(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the ranks that are dead or stalled, and those that have reported."""

@@ -6,22 +6,24 @@ Threads can't be killed. A thread that does not return to Python when its time i
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from phalanx.engine import GroupSegment
 from phalanx.launch.context import Placement, set_thread_context
 from phalanx.launch.rendezvous import Rendezvous
 from phalanx.launch.threads import RankCancelled, ThreadTeam
 from phalanx.launch.world import name_meeting, open_world
+from phalanx.launch.world_watch import WorldWatch
 from phalanx.settings import read_settings
-from phalanx.testing.activity import waiting_of
+from phalanx.testing.activity import find_activity, waiting_of
 from phalanx.testing.crew import TaskInterrupted
 from phalanx.testing.ending import Ending
 from phalanx.testing.faults import RankLost
-from phalanx.testing.rank_report import RankReport, report_failure
+from phalanx.testing.rank_report import RankReport, Waiting, report_failure
 from phalanx.testing.stacks import show_frame
 from phalanx.testing.taking_part import die_in_groups, disarm_faults, leave_groups
 from phalanx.testing.thread_output import ThreadOutput
@@ -120,17 +122,28 @@ class _Threads:
                 self._team.stalled.add(rank)
                 self._team.changed.notify_all()
 
+    def _activities(self, ranks: Iterable[int]) -> dict[int, Waiting | None]:
+        """Return the operations in which ranks wait."""
+        rows = self._segment.snapshot()
+        threads = {rank: self._team.threads[rank].native_id or 0 for rank in ranks}
+        with contextlib.closing(WorldWatch(self._segment)) as watch:
+            watch.observer.look([os.getpid()])
+            return {
+                rank: waiting_of(rows[rank]) or find_activity(watch, os.getpid(), thread)
+                for rank, thread in threads.items()
+            }
+
     def _cancel(self, ranks: list[int], is_late: bool) -> None:
         """Note what late ranks are doing, then make them stop."""
         frames = sys._current_frames()
-        rows = self._segment.snapshot()
+        doing = self._activities(ranks)
         with self._team.changed:
             for rank in ranks:
                 ending = self._endings[rank]
                 frame = frames.get(self._team.threads[rank].ident or 0)
                 if frame is not None:
                     ending.note(show_frame(frame))
-                ending.doing = waiting_of(rows[rank]) or ending.doing
+                ending.doing = doing[rank] or ending.doing
                 ending.is_late, ending.was_ended = is_late, not is_late
                 self._team.finished.append(rank)
                 ending.when = len(self._team.finished)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from phalanx.diagnosis import formatting
 from phalanx.errors import OperationTimeoutError, RankFailedError
+from phalanx.launch.disagreement import put_together
 from phalanx.testing.ending import Ending
 from phalanx.testing.rank_report import RankReport, Waiting
 
@@ -89,6 +90,7 @@ class Verdict:
 
 def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
     """Return the verdict."""
+    _settle_disagreements(endings)
     num_ranks = len(endings)
     verdict = Verdict("passed", endings, num_ranks, timeout_s)
     failures = [ending for ending in endings if ending.is_failure()]
@@ -123,6 +125,14 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
             return verdict
         return _divided(verdict, outcome)
     return verdict
+
+
+def _settle_disagreements(endings: Sequence[Ending]) -> None:
+    """Note which ranks are right, if ranks made different calls, from what all of them know."""
+    reports = [ending.report for ending in endings if ending.report is not None]
+    for report, known in zip(reports, put_together([report.disagreement for report in reports]), strict=True):
+        report.disagreement = known
+        report.is_consequence |= known is not None and known.is_right
 
 
 def _rebuilt(report: RankReport) -> BaseException | None:

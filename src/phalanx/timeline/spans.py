@@ -116,19 +116,24 @@ def read_spans(folder: Path, *, may_be_empty: bool = False) -> Timeline:
     """
     paths = sorted(folder.glob("rank-*.raw"))
     if not paths and not may_be_empty:
-        raise UsageError(
-            f"{folder} holds no recording (rank-*.raw): {_why_empty(folder)}"
-            "\n  do       record one with `phalanx run -n 4 --trace FOLDER train.py`, or with"
-            ' `with phalanx.trace("FOLDER"):` around the code that starts the ranks'
-        )
+        raise UsageError(f"{folder} holds no recording (rank-*.raw): {_why_empty(folder)}")
     return join([read_raw_file(path) for path in paths])
 
 
 def _why_empty(folder: Path) -> str:
     if (folder / "timeline.html").exists():
-        return "it has a page, but the files that the page was made from are gone"
-    state = "it has only other files" if any(folder.iterdir()) else "it is empty"
-    return f"{state}. {NO_GROUP}"
+        return (
+            "it has a page, but the files that the page was made from are gone"
+            "\n  do       open timeline.html, or record the program again"
+        )
+    reason = "it is empty, so no rank made a group of phalanx or called an operation of one"
+    if any(folder.iterdir()):
+        reason = f"it has only other files. {NO_GROUP}"
+    return (
+        f"{reason}\n"
+        '  do       make a group in the program, with phalanx.connect() or init_process_group("phalanx"); to record a '
+        "program that asks for NCCL, Gloo or MPI, let phalanx stand in for it (phalanx run --stand-in nccl)"
+    )
 
 
 def join(files: Sequence[RawFile]) -> Timeline:

@@ -34,13 +34,14 @@ def check_errors(endings: Sequence[Ending], exits: Sequence[str], elapsed_s: flo
     Raises:
         RuntimeError: A rank raised or was late; the text has the stack or traceback of every such rank.
     """
+    verdict = judge(endings, timeout_s)  # it also finds out who is right, if ranks made different calls
     late = [ending for ending in endings if ending.is_late]
     raised = [ending for ending in endings if _has_raised(ending) and not ending.is_consequence()]
     if not raised:
         raised = [ending for ending in endings if _has_raised(ending)]
     if not late and not raised:
         return
-    parts = [judge(endings, timeout_s).summary()]
+    parts = [verdict.summary()]
     for ending in late:
         name = exits[ending.rank].partition(" exited")[0]
         parts.append(f"{name} terminated or timed out after {elapsed_s:.3g} seconds; it was here:")

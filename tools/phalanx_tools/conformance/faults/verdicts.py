@@ -3,7 +3,8 @@
 A cell is named when on every rank but the culprit all of this is true:
 
 - The rank raised a PhalanxError.
-- The error blames the culprit and nobody else: `error.culprits` is exactly (culprit,).
+- The error blames the culprit and nobody else: `error.culprits` is exactly (culprit,). If ranks called different things
+  and few of them have come, the error may say that it is unknown who is right. It then blames nobody.
 - Its text contains "rank <culprit>", and says of that rank what it did: how it died, what it raised, in which line and
   function of its program it stands, or what it called instead.
 - `error.verdict` is one that belongs to the fault.
@@ -29,6 +30,7 @@ from phalanx_tools.conformance.faults.notes import SURVIVORS, Note
 from phalanx_tools.conformance.faults.operations import CULPRIT, NUM_RANKS, PARTNER
 
 PROMPT_S = 1.0
+_UNKNOWN = "  unknown  who is right: "
 _KNOWN_TO_ALL = ("killed", "raised", "exited hard")
 _IN_VAIN = frozenset({"no sender", "no receiver", "late", "deadlock"})
 _OF_PARTNERS = {
@@ -79,7 +81,8 @@ def _find_flaws_of(cell: Cell, rank: int, note: Note) -> list[str]:
     is_bystander = cell.operation.is_message and rank != PARTNER and cell.fault.name not in _KNOWN_TO_ALL
     flaws = []
     is_blame_right = set(note.culprits) <= {CULPRIT, PARTNER} if is_bystander else note.culprits == (CULPRIT,)
-    if not note.culprits or not is_blame_right:
+    is_unknown = not note.culprits and note.kind == "MismatchError" and _UNKNOWN in note.text
+    if not is_unknown and (not note.culprits or not is_blame_right):
         flaws.append(f"blames {note.culprits}")
     if note.verdict not in _verdicts(cell, is_bystander):
         flaws.append(f'has the verdict "{note.verdict}"')

@@ -71,7 +71,7 @@ def test_the_mark_is_declared(inner: InnerRuns) -> None:
     result.stdout.fnmatch_lines(
         [
             "@pytest.mark.ranks(n, [*], kind, timeout, backend, device, gpus, races): run the test on n ranks*",
-            "@pytest.mark.virtual_gpus(n=4, [*], races, timeout): run the test in a separate process*",
+            "@pytest.mark.virtual_gpus(n=4, [*], gpu, races, timeout): run the test in a separate process*",
         ]
     )
     helped = inner.run(_MIXED, "--help")

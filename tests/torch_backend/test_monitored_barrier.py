@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from phalanx.errors import OperationTimeoutError
+from phalanx.testing import faults
 from phalanx.torch_backend.untyped import dist
 
 pytestmark = [pytest.mark.ranks(2), pytest.mark.usefixtures("process_group")]
@@ -29,6 +30,18 @@ def test_it_names_the_missing_ranks_and_the_group_stays_usable(rank: int) -> Non
     dist.all_reduce(value)
     assert float(value) == 4.0
     dist.monitored_barrier(timeout=timedelta(seconds=20))
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(3)
+def test_a_rank_that_answers_slowly_is_not_missing_because_another_one_is(rank: int) -> None:
+    faults.delay(rank=2, at=("send", 2), seconds=0.3)  # its answer; the first message says that it is there
+    if rank != 1:
+        with pytest.raises(OperationTimeoutError) as caught:
+            dist.monitored_barrier(timeout=timedelta(seconds=4), wait_all_ranks=True)
+        if rank == 0:
+            assert str(caught.value).startswith("[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 4000 ms")
+    dist.barrier()
 
 
 @pytest.mark.ranks(3)

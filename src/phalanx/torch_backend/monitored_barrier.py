@@ -20,6 +20,7 @@ from phalanx.errors import OperationTimeoutError, PeerError, PhalanxError
 
 _TAG = 1 << 40  # above any tag that torch lets a user give
 _LEAST_S = 0.001
+_LONGEST_MOMENT_S = 0.05
 _ANSWER_S = 0.1  # rank 0 answers at its own deadline, so the other ranks wait a little longer
 
 
@@ -53,18 +54,7 @@ class MonitoredBarrier:
     def _collect(self, limit_s: float, wait_all_ranks: bool) -> None:
         if limit_s <= 0:
             raise self._error(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms.")
-        deadline = time.monotonic() + limit_s
-        present: dict[int, int] = {}
-        missing: list[int] = []
-        reason: PhalanxError | None = None
-        for rank in range(1, self._group.size):
-            try:
-                present[rank] = self._await_presence(rank, deadline)
-            except (OperationTimeoutError, PeerError) as error:
-                missing.append(rank)
-                reason = reason or error
-                if not wait_all_ranks:
-                    break
+        present, missing, reason = self._await_all(time.monotonic() + limit_s, wait_all_ranks)
         for rank, attempt in present.items():
             self._send(rank, _Word.FAIL if missing else _Word.PASS, attempt)
         if missing:
@@ -72,15 +62,49 @@ class MonitoredBarrier:
             text = f"[Rank 0]: {named} failed to pass monitoredBarrier in {limit_s * 1000:.0f} ms"
             raise self._error(text, tuple(missing)) from reason
 
-    def _await_presence(self, rank: int, deadline: float) -> int:
-        """Return the number of the attempt that a rank waits in."""
-        asked = 0
+    def _await_all(
+        self, deadline: float, wait_all_ranks: bool
+    ) -> tuple[dict[int, int], list[int], PhalanxError | None]:
+        """Return the attempt of each rank that waits, the ranks that are missing, and the error of the first of them.
+
+        It listens to each rank for a moment, in turn. If it waited for one rank to the end, the ranks behind it would
+        have no time to answer, and would seem to be missing too.
+        """
+        present: dict[int, int] = {}
+        gone: dict[int, PhalanxError] = {}
+        asked = dict.fromkeys(range(1, self._group.size), 0)
+        moment_s = _LEAST_S
+        while asked and not (gone and not wait_all_ranks):
+            for rank in list(asked):
+                try:
+                    present[rank] = self._await_presence(rank, asked, min(deadline, time.monotonic() + moment_s))
+                except OperationTimeoutError as error:
+                    if time.monotonic() < deadline:
+                        continue
+                    gone[rank] = error
+                except PeerError as error:
+                    gone[rank] = error
+                del asked[rank]
+                if gone and not wait_all_ranks:
+                    break
+            moment_s = min(2 * moment_s, _LONGEST_MOMENT_S)
+        missing = sorted(gone)
+        return present, missing, gone[missing[0]] if missing else None
+
+    def _await_presence(self, rank: int, asked: dict[int, int], deadline: float) -> int:
+        """Return the number of the attempt that a rank waits in.
+
+        Args:
+            rank: That rank.
+            asked: Which attempt each rank was asked about last.
+            deadline: How long to wait.
+        """
         while True:
             word, attempt = self._receive(rank, deadline)
             if word == _Word.HELLO:
-                asked = attempt
+                asked[rank] = attempt
                 self._send(rank, _Word.ASK, attempt)
-            elif word == _Word.YES and attempt == asked:
+            elif word == _Word.YES and attempt == asked[rank]:
                 return attempt
 
     def _report(self, limit_s: float) -> None:

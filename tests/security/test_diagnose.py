@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.diagnosis import observer
 from phalanx.diagnosis.asking import ask_for_stacks
 from phalanx.diagnosis.job_list import choose_job, find_jobs
 from phalanx.diagnosis.memory_files import memory_files, open_memory_file
@@ -185,6 +186,18 @@ def test_a_group_that_its_owner_can_cut_is_not_read() -> None:
     seen = _look_at_group_of_another_user(_content_of_group("open", "why"), seal="open")
     assert seen.groups == []
     assert any("can't be read" in note for note in seen.notes)
+
+
+def test_no_more_ranks_are_looked_at_than_a_job_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "_MOST_RANKS", 5)
+    groups = [create_group_segment(f"group {number}", 2, crowd=2) for number in range(4)]
+    try:
+        seen = observe([os.getpid()], with_stacks=False)
+    finally:
+        for group in groups:
+            group.close_descriptor()
+    assert sum(group.num_ranks for group in seen.groups) <= 5
+    assert any(note.startswith("2 groups can't be read: ") and note.endswith("too many") for note in seen.notes)
 
 
 @another_user

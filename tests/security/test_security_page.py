@@ -61,6 +61,13 @@ _PROOFS = {
         "test_readers.test_a_flight_record_with_a_number_that_no_clock_shows_is_refused_or_shown",
         "test_readers.test_a_file_of_endless_zeros_is_read_no_further_than_need_be",
     ],
+    "Large groups of another user neither fill its memory nor keep it busy": [
+        "tests.diagnosis.test_waits.test_numbering_the_ranks_of_many_groups_compares_each_number_a_few_times",
+        "tests.diagnosis.test_waits.test_ranks_of_many_groups_that_wait_for_many_name_a_bounded_number_of_ranks",
+        "tests.diagnosis.test_waits.test_following_a_long_chain_compares_each_rank_a_few_times",
+        "tests.diagnosis.test_report.test_the_stack_of_a_process_is_read_once_however_many_rows_name_it",
+        "test_diagnose.test_no_more_ranks_are_looked_at_than_a_job_can_have",
+    ],
     "It does not wait for other users.": [
         "test_diagnose.test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has",
         "test_readers.test_a_pipe_in_the_place_of_a_file_is_not_waited_for",
@@ -95,5 +102,6 @@ def test_every_promise_has_a_test() -> None:
 
 @pytest.mark.parametrize("name", [name for names in _PROOFS.values() for name in names])
 def test_every_test_that_is_named_is_there(name: str) -> None:
-    module, _, function = name.partition(".")
-    assert callable(getattr(importlib.import_module(f"tests.security.{module}"), function))
+    module, _, function = name.rpartition(".")
+    found = importlib.import_module(module if module.startswith("tests.") else f"tests.security.{module}")
+    assert callable(getattr(found, function))

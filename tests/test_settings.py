@@ -8,7 +8,7 @@ from phalanx.errors import UsageError
 from phalanx.settings import (
     DEFAULT_GRACE_S,
     DEFAULT_TIMEOUT_S,
-    Placement,
+    AssignedRank,
     Settings,
     copy_environment,
     environment_without_set_up,
@@ -63,7 +63,7 @@ def test_without_a_launcher_there_is_no_placement() -> None:
 def test_torchrun_places_by_rank_and_world_size() -> None:
     environment = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
     placement = read_placement(environment)
-    assert placement == Placement(1, 3, "torchrun:host:29500:::3")
+    assert placement == AssignedRank(1, 3, "torchrun:host:29500:::3")
     restarted = read_placement({**environment, "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"})
     assert restarted is not None
     assert restarted.meeting == "torchrun:host:29500:x:1:3"
@@ -71,12 +71,12 @@ def test_torchrun_places_by_rank_and_world_size() -> None:
 
 def test_openmpi_places_by_namespace() -> None:
     environment = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    assert read_placement({**environment, "PMIX_NAMESPACE": "job7"}) == Placement(0, 2, "ompi:job7:2")
-    assert read_placement(environment, parent=12) == Placement(0, 2, "ompi:12:2")
+    assert read_placement({**environment, "PMIX_NAMESPACE": "job7"}) == AssignedRank(0, 2, "ompi:job7:2")
+    assert read_placement(environment, parent=12) == AssignedRank(0, 2, "ompi:12:2")
 
 
 def test_mpich_places_by_the_parent_process() -> None:
-    assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == Placement(4, 5, "pmi:99:5")
+    assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == AssignedRank(4, 5, "pmi:99:5")
 
 
 @pytest.mark.parametrize(

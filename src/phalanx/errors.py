@@ -50,7 +50,6 @@ class PhalanxError(RuntimeError):
         sequence: int | None = None,
         culprits: tuple[int, ...] = (),
         verdict: str = "",
-        details: Details = (),
     ) -> None:
         super().__init__(message)
         self.group = group
@@ -60,7 +59,7 @@ class PhalanxError(RuntimeError):
         self.sequence = sequence
         self.culprits = culprits
         self.verdict = verdict
-        self.details = details
+        self.details: Details = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), self.__dict__)

@@ -113,7 +113,7 @@ def _positive(environment: Mapping[str, str], name: str, default: float) -> floa
 
 
 @dataclass(frozen=True)
-class Placement:
+class AssignedRank:
     """The rank that a launcher gave to this process.
 
     Attributes:
@@ -127,7 +127,7 @@ class Placement:
     meeting: str
 
 
-def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> Placement | None:
+def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> AssignedRank | None:
     """Read the variables that torchrun or mpiexec set for this process; return None if there are none.
 
     Args:
@@ -191,7 +191,7 @@ def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
     return store if store and wanted == (address, port) else None
 
 
-def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> Placement:
+def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> AssignedRank:
     try:
         rank, size = int(environment[rank_name]), int(environment[size_name])
     except (KeyError, ValueError):
@@ -199,7 +199,7 @@ def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, m
     if not 0 <= rank < size:
         given = f"{rank_name}={environment.get(rank_name)} {size_name}={environment.get(size_name)}"
         raise UsageError(f"the environment has {given}; the rank must be at least 0 and less than the size")
-    return Placement(rank, size, f"{meeting}:{size}")
+    return AssignedRank(rank, size, f"{meeting}:{size}")
 
 
 def cache_folder() -> Path:

@@ -78,7 +78,7 @@ def _error(
     culprits: Sequence[int] = (),
     verdict: str = "",
 ) -> PhalanxError:
-    return kind(
+    error = kind(
         f"{_title(facts, scene)}: {headline}{_text_of(details)}",
         group=scene.group,
         rank=scene.rank,
@@ -87,8 +87,9 @@ def _error(
         sequence=facts.seq or None,
         culprits=tuple(culprits),
         verdict=verdict,
-        details=details,
     )
+    error.details = details
+    return error
 
 
 def _usage(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -384,7 +385,9 @@ def _message_timeout(facts: Trouble, scene: Scene) -> PhalanxError:
     circle = [] if is_met else _circle(scene)  # the two ends of one message do not form a circle
     details = _details(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
     culprits = [peer] if peer >= 0 else []
-    return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {what}", details, facts, scene, culprits, verdict)
+    return _error(
+        OperationTimeoutError, f"{after}, waiting for {whom}: {what}", details, facts, scene, culprits, verdict
+    )
 
 
 def _message_here(facts: Trouble, scene: Scene) -> str:

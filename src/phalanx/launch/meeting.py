@@ -44,7 +44,7 @@ _NO_HOST = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.EAGAIN, err
 Attached = TypeVar("Attached")
 
 
-class Memory(Protocol):
+class HasDescriptor(Protocol):
     """What the host makes: anything with a descriptor."""
 
     @property
@@ -89,7 +89,7 @@ class Gathering:
     name: str
     is_complete: Callable[[Sequence[Any]], bool]
     order: Callable[[Sequence[Any]], Sequence[Any]]
-    create: Callable[[Sequence[Any]], Memory]
+    create: Callable[[Sequence[Any]], HasDescriptor]
     describe_missing: Callable[[Sequence[Any]], str]
     timeout_s: float
     check: Callable[[], None] = lambda: None

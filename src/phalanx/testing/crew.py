@@ -9,10 +9,9 @@ import time
 
 from phalanx.engine import GroupSegment
 from phalanx.launch.context import Placement
-from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.rank import Starter
 from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 from phalanx.launch.waiting import is_readable
-from phalanx.launch.zygote_ranks import ZygoteRanks
 from phalanx.settings import read_settings
 from phalanx.testing.ending import Ending
 from phalanx.testing.member import Member
@@ -47,9 +46,7 @@ class Crew:
         terminal: The terminal that debugged ranks share, if there is one.
     """
 
-    def __init__(
-        self, members: list[Member], starter: ForkedRanks | ZygoteRanks, terminal: Terminal | None = None
-    ) -> None:
+    def __init__(self, members: list[Member], starter: Starter, terminal: Terminal | None = None) -> None:
         self.members = members
         self._starter = starter
         self._terminal = terminal

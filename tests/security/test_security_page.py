@@ -30,6 +30,7 @@ _PROOFS = {
     ],
     "They can't take the socket at which your ranks meet.": [
         "test_meetings.test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows",
+        "test_meetings.test_the_name_of_a_run_of_torchrun_is_one_for_its_ranks_and_another_in_the_next_run",
         "test_meetings.test_the_secret_is_the_users_alone_and_everybody_of_it_gets_the_same",
         "test_meetings.test_a_secret_that_others_may_know_is_not_used",
     ],

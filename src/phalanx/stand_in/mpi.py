@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from phalanx.collectives import LocalGroup
 from phalanx.errors import UsageError
 from phalanx.launch.context import current_context
+from phalanx.launch.run_name import name_of_run
 from phalanx.settings import AssignedRank, read_placement
 from phalanx.stand_in import group_creation
 from phalanx.stand_in.group import DEFAULT_TIMEOUT, StandInGroup
@@ -60,4 +62,4 @@ def _own_place() -> AssignedRank:
             "phalanx stands in for MPI, but nobody has said which rank this process is\n"
             "  do       start the program with phalanx run, mpiexec or torchrun"
         )
-    return placement
+    return replace(placement, meeting=name_of_run(placement))

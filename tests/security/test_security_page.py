@@ -84,6 +84,9 @@ _PROOFS = {
     ],
     "It sends one signal, SIGRTMIN + 7.": [
         "test_diagnose.test_a_process_that_only_says_that_it_answers_is_not_signalled",
+        "test_diagnose.test_a_signal_reaches_only_what_the_owner_of_the_process_may_signal",
+        "test_diagnose.test_a_process_that_has_become_roots_after_the_check_gets_no_signal",
+        "test_diagnose.test_a_child_that_the_other_user_stops_is_not_waited_for",
     ],
 }
 

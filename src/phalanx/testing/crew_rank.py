@@ -92,9 +92,13 @@ def fork_member(
 
 def watch_process(member: CrewRank, pid: int, starter: ForkedRanks) -> None:
     """Give a new child process to its starter, or end it."""
+    process = None
     try:
-        starter.add(member, pid, ChildProcess(pid))
+        process = ChildProcess(pid)
+        starter.add(member, pid, process)
     except BaseException:  # such as no descriptor for it: nobody would know of the process
+        if process is not None and member.process is None:
+            process.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise

@@ -17,6 +17,7 @@ from phalanx.errors import InternalError
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import current_context
 from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.outcome import could_not_start, describe_process_limit
 from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rank_process import Report
 from phalanx.launch.sending import pack
@@ -39,7 +40,11 @@ _START_S = 120.0
 def fork_crew(
     main: Callable[[int, Connection], None], num_ranks: int, *, redirect: bool, terminal: Terminal | None = None
 ) -> Crew:
-    """Fork ranks from this process that each run `main(rank, connection)` and end."""
+    """Fork ranks from this process that each run `main(rank, connection)` and end.
+
+    Raises:
+        RankFailedError: A process could not be started.
+    """
     starter = ForkedRanks()
     crew = Crew([], starter, terminal)
     try:
@@ -48,7 +53,10 @@ def fork_crew(
             def be_rank(connection: Connection, rank: int = rank) -> None:
                 main(rank, connection)
 
-            fork_member(crew.members, be_rank, starter, redirect=redirect)
+            try:
+                fork_member(crew.members, be_rank, starter, redirect=redirect)
+            except OSError as error:
+                raise could_not_start(rank, num_ranks, error.errno or 0, describe_process_limit(error)) from error
     except BaseException:
         crew.close()
         raise

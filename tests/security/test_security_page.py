@@ -1,4 +1,4 @@
-"""Every promise of SECURITY.md has a test, and every test named here is there."""
+"""Every statement of SECURITY.md has a test, or a reason why not, and every test named here is there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+_CAN_DO = "What another local user can do"
 _PAGE = Path(__file__).parents[2] / "SECURITY.md"
 
 # How a promise begins, and what proves it.
@@ -90,6 +91,47 @@ _PROOFS = {
     ],
 }
 
+# The same for what phalanx does not promise.
+_POSSIBLE = {
+    "All ranks of a job, and all your other processes, can read and change the job's memory": [
+        "test_what_is_possible.test_another_process_of_the_same_user_can_open_the_memory_of_a_job",
+    ],
+    "If somebody controls one rank, they control the job.": [
+        "test_what_is_possible.test_a_rank_can_run_code_on_the_other_ranks",
+    ],
+    "They can see that a job runs, with its command line, and the names of its sockets": [
+        "test_what_is_possible.test_another_user_sees_the_command_line_and_the_names_of_sockets",
+    ],
+    "They can connect to ports that other software opens in your job.": [
+        "test_store.test_a_job_listens_nowhere_but_where_gloo_itself_does",
+        "test_store.test_a_program_that_names_its_own_port_meets_there",
+        "test_store.test_ranks_of_a_test_meet_in_the_same_way",
+    ],
+    "They can take the meeting place of ranks in a few cases": [
+        "test_meetings.test_where_there_is_no_home_names_stay_as_they_are",
+        "test_meetings.test_ranks_whose_place_another_user_has_seen_and_taken_say_so_and_stop",
+        "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
+        "test_meetings.test_a_place_whose_holder_lets_nobody_in_is_waited_for_no_longer_than_told",
+    ],
+    "They can take the name by which ranks without `phalanx run` decide": [
+        "test_meetings.test_a_breakpoint_whose_name_another_user_holds_is_skipped_with_a_warning",
+        "test_meetings.test_a_turn_that_another_user_holds_is_told",
+    ],
+    "They can read traces and logs if your umask lets them.": [
+        "test_what_is_possible.test_the_umask_decides_whether_others_read_logs_and_traces",
+    ],
+    "Flight records and traces are data: reading one runs no code.": [
+        "test_readers.test_a_flight_record_in_which_anything_is_changed_is_refused_or_shown",
+        "test_readers.test_a_trace_in_which_anything_is_changed_is_refused_or_drawn",
+    ],
+}
+# What a test can't show: it follows from what phalanx does not do.
+_UNTESTED = (
+    "phalanx trusts you and the superuser.",
+    "phalanx does not isolate your containers from each other if they run as the same user.",
+    "They can use up the machine's memory, processes and cores.",
+)
+
 
 def _promises() -> list[str]:
     parts = re.split(r"^## ", _PAGE.read_text(), flags=re.MULTILINE)
@@ -104,7 +146,19 @@ def test_every_promise_has_a_test() -> None:
     assert len(_promises()) == len(_PROOFS)
 
 
-@pytest.mark.parametrize("name", [name for names in _PROOFS.values() for name in names])
+def test_everything_that_another_user_can_do_has_a_test_or_a_reason_why_not() -> None:
+    (part,) = [part for part in re.split(r"^## ", _PAGE.read_text(), flags=re.MULTILINE) if part.startswith(_CAN_DO)]
+    items = [line.removeprefix("- ") for line in part.splitlines() if line.startswith("- ")]
+    assert items
+    assert [item for item in items if not item.startswith((*_POSSIBLE, *_UNTESTED))] == []
+
+
+@pytest.mark.parametrize("statement", [*_POSSIBLE, *_UNTESTED])
+def test_every_statement_that_is_tested_is_on_the_page(statement: str) -> None:
+    assert " ".join(statement.split()) in " ".join(_PAGE.read_text().split())
+
+
+@pytest.mark.parametrize("name", [name for names in (*_PROOFS.values(), *_POSSIBLE.values()) for name in names])
 def test_every_test_that_is_named_is_there(name: str) -> None:
     module, _, function = name.rpartition(".")
     found = importlib.import_module(module if module.startswith("tests.") else f"tests.security.{module}")

@@ -1,4 +1,4 @@
-"""How modules import each other, as far as import-linter can't see it: by name, and inside functions."""
+"""What import-linter can't see: imports by name and inside functions, and names that are used twice."""
 
 from __future__ import annotations
 
@@ -63,3 +63,14 @@ def _imports_without_reason(text: str) -> Iterator[ast.ImportFrom]:
         )
         if (node.module or "").startswith("phalanx") and not has_reason:
             yield node
+
+
+def test_each_class_name_is_used_once() -> None:
+    """Of the classes that other modules can use: one meaning for each name."""
+    modules: dict[str, list[str]] = {}
+    for module, text in _modules():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(module)
+    assert len(modules) > 200
+    assert {name: files for name, files in modules.items() if len(files) > 1} == {}

@@ -8,7 +8,7 @@ from phalanx.errors import UsageError
 from phalanx.settings import (
     DEFAULT_GRACE_S,
     DEFAULT_TIMEOUT_S,
-    Placement,
+    AssignedRank,
     Settings,
     copy_environment,
     environment_without_set_up,
@@ -63,20 +63,38 @@ def test_without_a_launcher_there_is_no_placement() -> None:
 def test_torchrun_places_by_rank_and_world_size() -> None:
     environment = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
     placement = read_placement(environment)
-    assert placement == Placement(1, 3, "torchrun:host:29500:::3")
+    assert placement == AssignedRank(1, 3, "torchrun:host:29500:::3")
     restarted = read_placement({**environment, "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"})
     assert restarted is not None
     assert restarted.meeting == "torchrun:host:29500:x:1:3"
+    assert restarted.marks == frozenset()
+
+
+def test_the_ranks_of_one_agent_of_torchrun_know_what_its_other_processes_have() -> None:
+    environment = {"RANK": "1", "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "x", "GROUP_WORLD_SIZE": "1"}
+    placement = read_placement(environment)
+    assert placement is not None
+    assert placement.marks == {"RANK=1", "WORLD_SIZE=3", "TORCHELASTIC_RUN_ID=x"}
+    agents = read_placement({**environment, "GROUP_WORLD_SIZE": "2"})
+    assert agents is not None
+    assert agents.marks == frozenset(), "there is no launcher that all ranks have in common"
+
+
+def test_programs_that_ranks_of_phalanx_have_started_know_their_run_by_its_store() -> None:
+    environment = {"RANK": "1", "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "x", "GROUP_WORLD_SIZE": "1"}
+    placement = read_placement({**environment, "PHALANX_STORE": "127.0.0.1:1:a name:a path"})
+    assert placement == AssignedRank(1, 3, "torchrun:::x::127.0.0.1:1:a name:a path:3")
 
 
 def test_openmpi_places_by_namespace() -> None:
     environment = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
-    assert read_placement({**environment, "PMIX_NAMESPACE": "job7"}) == Placement(0, 2, "ompi:job7:2")
-    assert read_placement(environment, parent=12) == Placement(0, 2, "ompi:12:2")
+    marks = frozenset({"PMIX_NAMESPACE=job7", "OMPI_COMM_WORLD_RANK=0"})
+    assert read_placement({**environment, "PMIX_NAMESPACE": "job7"}) == AssignedRank(0, 2, "ompi:job7:2", marks)
+    assert read_placement(environment, parent=12) == AssignedRank(0, 2, "ompi:12:2")
 
 
 def test_mpich_places_by_the_parent_process() -> None:
-    assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == Placement(4, 5, "pmi:99:5")
+    assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == AssignedRank(4, 5, "pmi:99:5")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "text.hpp"
@@ -50,6 +52,14 @@ std::size_t turn_bytes(const GroupShape& shape, int cores, int crowd) {
   const std::size_t num_buffers = std::size_t(shape.num_ranks) * kStageSets * kStageBuffers;
   const std::size_t most = shared_cache_bytes() == 0 ? shape.chunk_bytes : shared_cache_bytes() / 2 / num_buffers;
   return std::min(most, shape.chunk_bytes * std::size_t(cores) / std::size_t(std::max(cores, crowd)));
+}
+
+template <std::size_t N>
+void fill_with_random_bytes(std::uint8_t (&bytes)[N]) {
+  static_assert(N <= 256);  // more may come in parts
+  while (getrandom(bytes, N, 0) != N) {
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "getrandom");
+  }
 }
 
 }  // namespace
@@ -106,8 +116,7 @@ Segment create_group_segment(const GroupShape& shape) {
   header.bulk_bytes = shape.bulk_bytes;
   header.turn_bytes = turn_bytes(shape, cores, static_cast<int>(header.crowd));
   header.total_bytes = segment.size();
-  if (getrandom(header.nonce, sizeof(header.nonce), 0) != sizeof(header.nonce))
-    throw std::runtime_error("getrandom gave no random bytes");
+  fill_with_random_bytes(header.nonce);
   store_beginning(header.name, shape.name);
   const Layout layout = layout_for(shape, segment.data());
   for (int rank = 0; rank < shape.num_ranks; ++rank) layout.member(rank).exit_status.store(kStatusUnknown);

@@ -44,25 +44,32 @@ void Lane::close() {
 }
 
 std::shared_ptr<Ticket> Lane::submit(Job job) {
-  auto ticket = std::make_shared<Ticket>();
-  {
+  std::shared_ptr<Ticket> ticket;
+  try {
+    ticket = std::make_shared<Ticket>();
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) start_thread();  // first, because it may fail
     queue_.push_back({std::move(job), ticket});
     num_queued_.fetch_add(1);
+  } catch (const std::bad_alloc& error) {
+    give_up(words_of(error));
   }
   condition_->notify_one();
   return ticket;
 }
 
+void Lane::give_up(const std::string& why) {
+  const int rank = endpoint_->rank();
+  const Trouble trouble(FaultKind::kAborted, rank, rank, endpoint_->seq(), {why}, true);
+  set_fault(endpoint_->layout(), trouble.kind, rank, rank, trouble.seq, trouble.detail);
+  throw trouble;
+}
+
 void Lane::start_thread() {
   try {
     thread_ = std::thread([this] { work(); });
-  } catch (const std::system_error& error) {  // peers wait for an operation that won't come
-    const int rank = endpoint_->rank();
-    const Trouble trouble(FaultKind::kAborted, rank, rank, endpoint_->seq(), {no_thread_text(error)}, true);
-    set_fault(endpoint_->layout(), trouble.kind, rank, rank, trouble.seq, trouble.detail);
-    throw trouble;
+  } catch (const std::system_error& error) {
+    give_up(no_thread_text(error));
   }
 }
 
@@ -79,13 +86,9 @@ bool Lane::run_next() {
   if (!entry) return false;
   std::optional<Trouble> trouble;
   try {
-    entry->job(*endpoint_);
+    attempt(entry->job);
   } catch (const Trouble& caught) {
     trouble = caught;
-  } catch (const std::exception& caught) {  // such as no memory for a Piece: peers wait for an operation that won't come
-    const int rank = endpoint_->rank();
-    trouble.emplace(FaultKind::kAborted, rank, rank, endpoint_->seq(), FaultDetail{caught.what()}, true);
-    set_fault(endpoint_->layout(), trouble->kind, rank, rank, trouble->seq, trouble->detail);
   }
   num_queued_.fetch_sub(1);
   entry->job = nullptr;  // release what it holds before any thread sees it done

@@ -42,7 +42,7 @@ class Lane {
   template <class Run>
   void run(const Run& job) {
     if (std::unique_lock running(running_, std::try_to_lock); running.owns_lock() && num_queued_.load() == 0) {
-      job(*endpoint_);
+      attempt(job);
       return;
     }
     const auto ticket = submit(job);
@@ -62,6 +62,18 @@ class Lane {
     Job job;
     std::shared_ptr<Ticket> ticket;
   };
+  // Peers wait for an operation that won't come if the job throws anything but a Trouble, such as for lack of memory.
+  template <class Run>
+  void attempt(const Run& job) {
+    try {
+      job(*endpoint_);
+    } catch (const Trouble&) {
+      throw;
+    } catch (const std::exception& error) {
+      give_up(words_of(error));
+    }
+  }
+  [[noreturn]] void give_up(const std::string& why);  // tells the peers
   void work();
   void start_thread();
   void wait_for_caller(Ticket& ticket);

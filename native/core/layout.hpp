@@ -92,7 +92,7 @@ struct alignas(2 * kCacheLine) Post {
   // What all ranks must agree on, see Call::signature. Atomic, because a rank that ran ahead compares them later.
   std::atomic<std::uint64_t> signature;
   std::atomic<std::uint64_t> count;
-  std::uint64_t extra;      // symmetric address, number of steps this rank needs, or bytes of its manifest of GPU memory
+  std::uint64_t extra;      // number of a symmetric allocation, of steps this rank needs, or bytes of its manifest of GPU memory
   double factor;            // premul_sum
   std::uint64_t place;      // where its chunks begin: see Stage
   std::byte payload[kInlineBytes];

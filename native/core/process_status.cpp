@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -13,11 +14,10 @@
 namespace phalanx {
 namespace {
 
-// Fields of /proc/<pid>/stat after the command name, which may hold anything, spaces and brackets included.
+// Fields of /proc/<pid>/stat after the command name, which may hold anything: spaces, brackets, ends of lines.
 std::vector<std::string> stat_fields(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
   const auto bracket = text.rfind(')');
   std::vector<std::string> fields;
   if (bracket == std::string::npos) return fields;

@@ -28,16 +28,16 @@ class SymmetricBlock {
   Segment segment_;
   int rank_;
   std::size_t stride_;
-  std::uint64_t id_;  // running number of the allocation, the same on every rank
+  std::uint64_t id_;  // running number of the allocation from 1, the same on every rank
 };
 
-// A place in symmetric memory, comparable between ranks.
+// A place in symmetric memory. Ranks have the same one if the numbers of the allocation and the offsets are the same.
 struct SymmetricPlace {
   std::shared_ptr<SymmetricBlock> block;
-  std::size_t offset = 0;
+  std::uint64_t offset = 0;
 
-  // 0 for ordinary memory.
-  std::uint64_t token() const noexcept { return block ? (block->id() << 44) + offset + 1 : 0; }
+  // Of the allocation; 0 for ordinary memory.
+  std::uint64_t number() const noexcept { return block ? block->id() : 0; }
   std::byte* at(int rank) const noexcept { return block->region(rank) + offset; }
 };
 

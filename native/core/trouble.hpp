@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -26,6 +27,12 @@ struct Trouble : std::exception {
 
 inline FaultDetail shortage_of(const OutOfMemory& error) {
   return {.wanted_bytes = error.needed_bytes, .found_bytes = error.available_bytes};
+}
+
+// For people to read: what the library of C++ throws says too little of memory.
+inline std::string words_of(const std::exception& error) {
+  const bool is_shortage = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return is_shortage ? "there is not enough memory for this operation" : error.what();
 }
 
 // Why an operation can't go on in the background.

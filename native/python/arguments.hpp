@@ -5,10 +5,10 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "../core/types.hpp"
+#include "plain_text.hpp"
 
 namespace phalanx::python {
 
@@ -35,11 +35,11 @@ class Arguments {
     for (Py_ssize_t i = 0; i < num_given; ++i) values_[static_cast<std::size_t>(i)] = values[i];
     const Py_ssize_t num_keywords = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t i = 0; i < num_keywords; ++i) {
-      const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(keywords, i));
+      PyObject* name = PyTuple_GET_ITEM(keywords, i);
       std::size_t at = 0;
-      while (at < N && std::strcmp(names[at], name) != 0) ++at;
-      if (at == N) fail(std::string("got an unexpected keyword argument '") + name + "'");
-      if (values_[at] != nullptr) fail(std::string("got multiple values for argument '") + name + "'");
+      while (at < N && PyUnicode_CompareWithASCIIString(name, names[at]) != 0) ++at;
+      if (at == N) fail("got an unexpected keyword argument '" + utf8_of(name) + "'");
+      if (values_[at] != nullptr) fail(std::string("got multiple values for argument '") + names[at] + "'");
       values_[at] = values[num_given + i];
     }
     names_ = names;
@@ -51,7 +51,11 @@ class Arguments {
   }
   // None stands for a missing one.
   nb::handle optional(std::size_t at) const { return values_[at] == nullptr ? Py_None : values_[at]; }
-  bool flag(std::size_t at) const { return values_[at] != nullptr && PyObject_IsTrue(values_[at]) == 1; }
+  bool flag(std::size_t at) const {
+    const int truth = values_[at] == nullptr ? 0 : PyObject_IsTrue(values_[at]);
+    if (truth < 0) explain_error(at, "must be True or False");
+    return truth == 1;
+  }
   int integer(std::size_t at, int otherwise) const {
     const long value = long_integer(at, otherwise);
     if (value != static_cast<int>(value)) fail(std::string("argument '") + names_[at] + "' is out of range");
@@ -60,10 +64,7 @@ class Arguments {
   long long_integer(std::size_t at, long otherwise) const {
     if (values_[at] == nullptr) return otherwise;
     const long value = PyLong_AsLong(values_[at]);
-    if (value == -1 && PyErr_Occurred() != nullptr) {
-      PyErr_Clear();
-      fail(std::string("argument '") + names_[at] + "' must be a whole number");
-    }
+    if (value == -1 && PyErr_Occurred() != nullptr) explain_error(at, "must be a whole number");
     return value;
   }
   int required_integer(std::size_t at) const {
@@ -73,9 +74,13 @@ class Arguments {
   // Seconds, as a number or a timedelta; negative when not given.
   double seconds(std::size_t at) const {
     if (values_[at] == nullptr || values_[at] == Py_None) return -1;
-    const double value = PyFloat_Check(values_[at]) || PyLong_Check(values_[at])
-                             ? PyFloat_AsDouble(values_[at])
-                             : nb::cast<double>(nb::handle(values_[at]).attr("total_seconds")());
+    double value = 0;
+    if (PyFloat_Check(values_[at]) || PyLong_Check(values_[at])) {
+      value = PyFloat_AsDouble(values_[at]);
+    } else if (PyObject* const total = PyObject_CallMethod(values_[at], "total_seconds", nullptr)) {
+      value = PyFloat_AsDouble(nb::steal(total).ptr());
+    }
+    if (PyErr_Occurred() != nullptr) explain_error(at, "must be a number of seconds or a timedelta");
     if (!(value >= 0)) fail(std::string("argument '") + names_[at] + "' must not be negative");
     return value;
   }
@@ -93,6 +98,13 @@ class Arguments {
   }
 
  private:
+  // A conversion of the argument has raised. Ctrl-C and the like go on as they are.
+  [[noreturn]] void explain_error(std::size_t at, const char* must) const {
+    nb::python_error error;
+    if (!error.matches(PyExc_Exception)) throw error;
+    const std::string type = utf8_of(nb::handle(values_[at]).type().attr("__name__"));
+    nb::raise_from(error, PyExc_TypeError, "%s() argument '%s' %s, not %s", function_, names_[at], must, type.c_str());
+  }
   [[noreturn]] void fail(const std::string& what) const {
     PyErr_SetString(PyExc_TypeError, (std::string(function_) + "() " + what).c_str());
     throw nb::python_error();

@@ -5,6 +5,8 @@
 
 #include <system_error>
 
+#include "../core/trouble.hpp"
+
 namespace phalanx::python {
 
 namespace nb = nanobind;
@@ -26,6 +28,8 @@ PyObject* return_to_python(const Body& body) noexcept {
     PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const std::system_error& error) {
     PyErr_SetObject(PyExc_OSError, nb::make_tuple(error.code().value(), error.what()).ptr());
+  } catch (const std::bad_alloc& error) {
+    PyErr_SetString(PyExc_MemoryError, words_of(error).c_str());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

@@ -13,6 +13,8 @@ using Operator = nb::object (RankEndpoint::*)(const Arguments&);
 template <Operator kServe, const auto& kNames, std::size_t kPositional>
 PyObject* serve(PyObject* self, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) noexcept {
   return return_to_python([&] {
+    if (!nb::inst_ready(self)) [[unlikely]]
+      throw nb::type_error("this group was made by hand; phalanx.connect() returns one");
     RankEndpoint& endpoint = *nb::inst_ptr<RankEndpoint>(self);
     if (endpoint.is_hooked()) [[unlikely]] {
       if (endpoint.is_recording()) return endpoint.record(kNames.function, values, num_given, keywords);

@@ -140,7 +140,7 @@ class RankEndpoint {
   template <class Prepare>
   nb::object collective(Operation operation, nb::handle first, nb::handle second, double timeout, bool is_async,
                         const Prepare& prepare);
-  // Peers are told when it raises an error of Python.
+  // Peers are told when it raises another error than our own.
   template <class Prepare>
   auto prepare_or_tell(Call& call, const Prepare& prepare);
   nb::object message(Operation operation, const Arguments& args, int peer);
@@ -223,10 +223,17 @@ template <class Prepare>
 auto RankEndpoint::prepare_or_tell(Call& call, const Prepare& prepare) {
   try {
     return prepare(call);
+  } catch (const UsageProblem&) {
+    throw;  // the caller tells of it
+  } catch (const Trouble&) {
+    throw;
   } catch (const nb::python_error& error) {  // of an argument that is no list, of a tensor that could not be waited for
     const std::string told = utf8_of(nb::str(error.value()));
     const std::string kind = utf8_of(error.type().attr("__name__"));
     tell_refusal(call, kind + ": " + told.substr(0, told.find('\n')));
+    throw;
+  } catch (const std::exception& error) {  // such as no memory
+    tell_refusal(call, words_of(error));
     throw;
   }
 }
@@ -249,12 +256,14 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
       return nb::none();
     }
     prune_pending();
-    const nb::object memory = hold_memory(second.is_valid() ? nb::object(nb::make_tuple(first, second)) : nb::borrow(first));
-    auto* work = new NativeWork(self(), nb::borrow(first), memory, call, timeout);
-    nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
-    work->ticket = lane_->submit(std::move(job));
-    pending_collectives_.emplace_back(work->ticket, memory);
-    return result;
+    return prepare_or_tell(call, [&](Call&) {
+      const nb::object memory = hold_memory(second.is_valid() ? nb::object(nb::make_tuple(first, second)) : nb::borrow(first));
+      auto* work = new NativeWork(self(), nb::borrow(first), memory, call, timeout);
+      nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
+      work->ticket = lane_->submit(std::move(job));
+      pending_collectives_.emplace_back(work->ticket, memory);
+      return result;
+    });
   } catch (const UsageProblem& problem) {
     raise_usage(call, problem.what());
   } catch (const Trouble& trouble) {

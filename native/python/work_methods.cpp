@@ -7,12 +7,6 @@
 namespace phalanx::python {
 namespace {
 
-double seconds_or(nb::handle timeout, double otherwise) {
-  if (timeout.is_none()) return otherwise;
-  if (nb::hasattr(timeout, "total_seconds")) return nb::cast<double>(timeout.attr("total_seconds")());
-  return nb::cast<double>(timeout);
-}
-
 NativeWork& work_of(PyObject* self) {
   if (!nb::inst_ready(self)) throw nb::type_error("this operation was made by hand; a group returns one");
   return *nb::inst_ptr<NativeWork>(self);
@@ -23,7 +17,7 @@ constexpr Signature<1> kWait{"wait", {"timeout_s"}};
 PyObject* wait(PyObject* self, PyObject* const* values, Py_ssize_t num_given, PyObject* keywords) {
   return return_to_python([&]() -> nb::object {
     const Arguments arguments(kWait.function, kWait.names, 1, values, num_given, keywords);
-    work_of(self).wait(seconds_or(arguments.optional(0), -1));
+    work_of(self).wait(arguments.seconds(0));
     return nb::none();
   });
 }

@@ -52,8 +52,8 @@ TEST(three_ranks_on_as_many_cores) { on_threads_and_processes(roomy_shape(3), ea
 TEST(three_ranks) { on_threads_and_processes(3, each_of_every_size); }
 TEST(eight_ranks_on_fewer_cores) { on_threads_and_processes(8, each_of_every_size); }
 
-TEST(random_series_on_two_ranks) { on_threads_and_processes(2, random_series(1, 5000, 6000)); }
-TEST(random_series_on_three_ranks) { on_threads_and_processes(3, random_series(2, 4000, 6000)); }
+TEST(random_series_on_two_ranks) { on_threads_and_processes(2, random_series(1, 2000, 6000)); }
+TEST(random_series_on_three_ranks) { on_threads_and_processes(3, random_series(2, 1500, 6000)); }
 TEST(random_series_on_eight_ranks) { on_threads_and_processes(8, random_series(3, 600, 6000)); }
 TEST(random_series_on_as_many_cores) { on_threads_and_processes(roomy_shape(4), random_series(5, 800, 40000)); }
 TEST(random_series_on_half_as_many_cores) {

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "../core/process_status.hpp"
 #include "mail.hpp"
 #include "plain_collectives.hpp"
 
@@ -242,4 +243,20 @@ TEST(the_exit_status_of_a_killed_rank_is_known) {
   victim.kill();
   CHECK_EQUAL(trouble_of([&] { barrier(*survivor, call_of(Operation::kBarrier)); }).culprit, 1);
   CHECK_EQUAL(survivor->peers().exit_status(1), 256 + SIGKILL);
+}
+
+TEST(the_start_and_the_end_of_a_process_are_found_whatever_its_name_is) {
+  require_fork();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_NAME, "a\nb) Z 1\n");
+    _exit(7);
+  }
+  siginfo_t ended{};
+  CHECK_EQUAL(waitid(P_PID, id_t(pid), &ended, WEXITED | WNOWAIT), 0);
+  const std::uint64_t start = process_start_ticks(pid);
+  const std::int32_t status = status_from_proc(pid, start);
+  waitpid(pid, nullptr, 0);
+  CHECK(start > 0);
+  CHECK_EQUAL(status, 7);
 }

@@ -134,6 +134,18 @@ TEST(an_interrupted_blocking_call_leaves_nothing_behind) {
   CHECK(lane.wait(*earlier, INT64_MAX));
 }
 
+TEST(peers_learn_at_once_that_a_blocking_operation_has_no_memory) {
+  const Pair pair;
+  Lane lane(pair.first);
+  const Trouble trouble = trouble_of([&] { lane.run([](Endpoint&) { throw std::bad_alloc(); }); });
+  CHECK_EQUAL(int(trouble.kind), int(FaultKind::kAborted));
+  CHECK_EQUAL(trouble.culprit, 0);
+  CHECK_EQUAL(trouble.detail.text, std::string("there is not enough memory for this operation"));
+  const Trouble told = trouble_of([&] { barrier(*pair.second, call_of(Operation::kBarrier, 0, DType::kInt32, 0, 30)); });
+  CHECK_EQUAL(int(told.kind), int(FaultKind::kAborted));
+  CHECK_EQUAL(told.culprit, 0);
+}
+
 // An operation may run out of memory. On the native thread nobody would catch that.
 TEST(an_exception_that_is_no_trouble_ends_the_operation_not_the_process) {
   require_fork();

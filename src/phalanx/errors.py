@@ -19,7 +19,9 @@ PhalanxError
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
+
+Details: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class PhalanxError(RuntimeError):
@@ -33,6 +35,8 @@ class PhalanxError(RuntimeError):
         sequence: The running number of the operation in its group, or None.
         culprits: The ranks that caused the error, as far as they are known.
         verdict: What the culprits did, in a word or two, such as "late", "left" or "different shape"; "" if unknown.
+        details: The lines of the text below the first one, as pairs of a label and a text. The label is "" if a line
+            continues the one above.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class PhalanxError(RuntimeError):
         self.sequence = sequence
         self.culprits = culprits
         self.verdict = verdict
+        self.details: Details = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), self.__dict__)
@@ -107,10 +112,14 @@ class PeerDiedError(PeerError):
     """The process of a peer ended without closing the group.
 
     Attributes:
+        pid: The id of that process, or 0.
+        last_call: What it did last in this group, such as "left barrier #1, train.py:8, begun 2 s ago"; "" if nothing.
         exit_code: Its exit code, or None if a signal ended it or the exit code is not known.
         signal: The number of the signal that ended it, or None.
     """
 
+    pid: int = 0
+    last_call: str = ""
     exit_code: int | None = None
     signal: int | None = None
 

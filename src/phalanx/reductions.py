@@ -38,8 +38,12 @@ class ReduceOp(IntEnum):
 
     @staticmethod
     def premul_sum(factor: float) -> PremulSum:
-        """Multiply this rank's values by the factor, then sum."""
-        return PremulSum(float(factor))
+        """Multiply this rank's values by the factor, then sum.
+
+        Raises:
+            UsageError: The factor is no number.
+        """
+        return PremulSum(factor)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,12 @@ class PremulSum:
     """A sum in which each rank first multiplies its values by its own factor."""
 
     factor: float
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "factor", float(self.factor))
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # the last one from torch
+            raise UsageError(f"the factor of premul_sum must be one number, not {self.factor!r}") from error
 
 
 Reduction: TypeAlias = "ReduceOp | PremulSum"

@@ -6,7 +6,7 @@ An argument takes precedence over a variable, and a variable over the default.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -113,21 +113,24 @@ def _positive(environment: Mapping[str, str], name: str, default: float) -> floa
 
 
 @dataclass(frozen=True)
-class Placement:
+class AssignedRank:
     """The rank that a launcher gave to this process.
 
     Attributes:
         rank: The number of this process.
         size: The number of ranks.
-        meeting: A name that all ranks of the job, and no others, derive from the environment.
+        meeting: A name that all ranks of the job derive from the environment. It may be the same in the next run.
+        marks: Variables, as "NAME=value", by which to know the processes between the launcher and this rank, if one
+            launcher has started all ranks. The launcher itself has others.
     """
 
     rank: int
     size: int
     meeting: str
+    marks: frozenset[str] = frozenset()
 
 
-def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> Placement | None:
+def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> AssignedRank | None:
     """Read the variables that torchrun or mpiexec set for this process; return None if there are none.
 
     Args:
@@ -137,14 +140,21 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
     Raises:
         UsageError: The variables contradict each other.
     """
-    job = os.getppid() if parent is None else parent
+    job = _own_parent() if parent is None else str(parent)
     if "RANK" in environment and "WORLD_SIZE" in environment:
         keys = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
         meeting = "torchrun:" + ":".join(environment.get(key, "") for key in keys)
-        return _placement(environment, "RANK", "WORLD_SIZE", meeting)
+        store = environment.get("PHALANX_STORE")
+        if store is not None:  # a program that a rank of phalanx has started; the store is another one in every run
+            return _placement(environment, "RANK", "WORLD_SIZE", f"{meeting}:{store}")
+        # With several agents, the ranks have no process in common.
+        is_one = environment.get("GROUP_WORLD_SIZE") == "1" and "TORCHELASTIC_RUN_ID" in environment
+        marks = ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]
+        return _placement(environment, "RANK", "WORLD_SIZE", meeting, marks if is_one else [])
     if "OMPI_COMM_WORLD_RANK" in environment:
         meeting = f"ompi:{environment.get('PMIX_NAMESPACE', job)}"
-        return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting)
+        marks = ["OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE"] if "PMIX_NAMESPACE" in environment else []
+        return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting, marks)
     if "PMI_RANK" in environment:
         return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
     if "PMIX_RANK" in environment:
@@ -191,7 +201,19 @@ def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
     return store if store and wanted == (address, port) else None
 
 
-def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str) -> Placement:
+def _own_parent() -> str:
+    """Return the number of this process's parent and when it began: no later process has both."""
+    parent = os.getppid()
+    try:
+        began = Path(f"/proc/{parent}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):  # in another container
+        began = ""
+    return f"{parent} {began}"
+
+
+def _placement(
+    environment: Mapping[str, str], rank_name: str, size_name: str, meeting: str, marks: Sequence[str] = ()
+) -> AssignedRank:
     try:
         rank, size = int(environment[rank_name]), int(environment[size_name])
     except (KeyError, ValueError):
@@ -199,7 +221,8 @@ def _placement(environment: Mapping[str, str], rank_name: str, size_name: str, m
     if not 0 <= rank < size:
         given = f"{rank_name}={environment.get(rank_name)} {size_name}={environment.get(size_name)}"
         raise UsageError(f"the environment has {given}; the rank must be at least 0 and less than the size")
-    return Placement(rank, size, f"{meeting}:{size}")
+    own = frozenset(f"{name}={environment[name]}" for name in marks if name in environment)
+    return AssignedRank(rank, size, f"{meeting}:{size}", own)
 
 
 def cache_folder() -> Path:

@@ -5,6 +5,7 @@ No pytest here: ranks import it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,9 +39,12 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 class GroupDoor:
     """A group's own methods. Both doors have the same names, and torch's order of arguments."""
 
+    device = torch.device("cpu")
+
     def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
         self._group = group
+        self.sum, self.reduced = group.all_reduce, add
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._group, name)
@@ -51,10 +55,12 @@ class GroupDoor:
 
 
 class TorchDoor:
-    """The functions of torch.distributed."""
+    """The functions of torch.distributed, for tensors of one device."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        self.device = torch.device(device)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.sum, self.reduced = dist.all_reduce, add
         self.all_reduce, self.reduce, self.broadcast = dist.all_reduce, dist.reduce, dist.broadcast
         self.all_gather, self.all_gather_single = dist.all_gather, dist.all_gather_into_tensor
         self.reduce_scatter, self.reduce_scatter_single = dist.reduce_scatter, dist.reduce_scatter_tensor
@@ -69,6 +75,16 @@ class TorchDoor:
         self._sent = dist.isend(tensor, peer)
 
 
+class AveragingDoor(TorchDoor):
+    """The same for whole numbers, which are averaged as NCCL does it: without what is behind the point."""
+
+    def __init__(self, device: str | torch.device) -> None:
+        super().__init__(device)
+        self.reduced = lambda values: torch.div(add(values), self.size, rounding_mode="trunc")
+        for name in ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single", "all_reduce_coalesced"):
+            setattr(self, name, functools.partial(getattr(self, name), op=dist.ReduceOp.AVG))
+
+
 @dataclass(frozen=True)
 class Case:
     """What a call works with.
@@ -76,7 +92,7 @@ class Case:
     Attributes:
         door: The way in.
         values: What each rank's tensor holds.
-        total: Their sum.
+        total: What they are reduced to.
         is_refused: The awkward tensor is refused.
         is_everywhere: That may be by torch itself, which tells no peer: so every rank gives one.
     """
@@ -211,7 +227,7 @@ def _reduce_scatter_single_given(case: Case, t: Tensor) -> Pairs:
     output = case.blanks()[0]
     case.door.reduce_scatter_single(output, t)
     own = case.values[case.door.rank]
-    return [(output, add([own] * case.door.size))]
+    return [(output, case.door.reduced([own] * case.door.size))]
 
 
 def _reduce_scatter_single_filled(case: Case, t: Tensor) -> Pairs:
@@ -266,7 +282,7 @@ def add(values: Sequence[Tensor]) -> Tensor:
     if dtype is torch.bool:
         return torch.stack(list(values)).any(0)
     wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else torch.int64
-    total = torch.zeros(values[0].shape, dtype=wide)
+    total = torch.zeros(values[0].shape, dtype=wide, device=values[0].device)
     for value in values:
         total = total + value.to(wide)
     return total.to(dtype)

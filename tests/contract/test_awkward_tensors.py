@@ -24,7 +24,6 @@ from tests.contract.awkward_calls import (
     GroupDoor,
     Operation,
     TorchDoor,
-    add,
     as_bytes,
     clone,
     joined,
@@ -69,8 +68,8 @@ def expected_of(kind: Kind, operation: Operation, *, is_torch: bool) -> str:
     return outcome
 
 
-def plain_values(kind: Kind, shape: tuple[int, ...], num_ranks: int) -> list[torch.Tensor]:
-    return [numbers(kind.dtype, shape, rank) for rank in range(num_ranks)]
+def plain_values(kind: Kind, shape: tuple[int, ...], door: Any) -> list[torch.Tensor]:
+    return [numbers(kind.dtype, shape, rank).to(door.device) for rank in range(door.size)]
 
 
 def held_values(kind: Kind, operation: Operation, plain: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -84,10 +83,11 @@ def held_values(kind: Kind, operation: Operation, plain: list[torch.Tensor]) -> 
 
 
 def run_case(door: Any, kind: Kind, operation: Operation, shape: tuple[int, ...], *, is_torch: bool) -> str:
-    plain = plain_values(kind, shape, door.size)
+    plain = plain_values(kind, shape, door)
     values = held_values(kind, operation, plain)
     expected = expected_of(kind, operation, is_torch=is_torch)
-    total = add(values) if operation.is_reduced and expected != REFUSED and kind.given == RIGHT else values[0]
+    is_added = operation.is_reduced and expected != REFUSED and kind.given == RIGHT
+    total = door.reduced(values) if is_added else values[0]
     is_refused = kind.given == REFUSED
     case = Case(door, values, total, is_refused, is_refused or (is_torch and kind.through_torch is not None))
     whole = joined(plain) if operation.blocks > 1 else clone(plain[door.rank])
@@ -134,8 +134,8 @@ def still_works(door: Any) -> str:
     except phalanx.PhalanxError as error:
         if "refused" not in str(error):
             return f"after it, the barrier failed: {error}"
-    tensor = torch.full((3,), float(door.rank + 1))
-    door.all_reduce(tensor)
+    tensor = torch.full((3,), float(door.rank + 1), device=door.device)
+    door.sum(tensor)
     return "" if tensor.tolist() == [3.0, 3.0, 3.0] else f"after it, all_reduce gave {tensor.tolist()}"
 
 

@@ -52,6 +52,18 @@ def test_all_reduce_of_symmetric_tensors_is_right_around_every_internal_size(gro
 
 
 @every_world
+def test_symmetric_tensors_are_told_apart_however_many_there_were(group: SharedMemoryGroup) -> None:
+    first = group.empty(9000).fill_(group.rank + 1)
+    for number in (1 << 20, 1 << 32, 1 << 44):
+        group._meetings["symmetric tensor"] = number  # so many came before
+        other = group.empty(9000).fill_(group.rank + 1)
+        tensor = first if group.rank == 0 else other
+        group.all_reduce(tensor)
+        same(tensor, torch.full((9000,), group.size * (group.size + 1) / 2), number)
+        first.fill_(group.rank + 1)
+
+
+@every_world
 def test_parts_and_views_of_symmetric_tensors_work(group: SharedMemoryGroup) -> None:
     whole = group.empty(40, 5000)
     whole.fill_(1.0)

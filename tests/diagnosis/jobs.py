@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 import phalanx
-from phalanx.diagnosis.job_list import Job, choose_job
+from phalanx.diagnosis.job_list import RunningJob, choose_job
 from phalanx.diagnosis.observation import Observation, observe
 from phalanx.diagnosis.report import render
 from phalanx.errors import UsageError
@@ -54,7 +54,7 @@ class StartedJob:
         except Exception as error:
             self.error = error
 
-    def find(self) -> Job:
+    def find(self) -> RunningJob:
         return choose_job(str(os.getpid()))
 
     def look(self) -> Observation:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.diagnosis import findings
 from phalanx.diagnosis.findings import find
 from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.report import render
+from phalanx.diagnosis.stacks import ThreadStack, parse_stacks
 from phalanx.diagnosis.summary import summarize
 from phalanx.diagnosis.views import JobView
 from phalanx.engine.facts import FaultFacts, RankRecords
@@ -243,3 +245,17 @@ def test_the_calls_that_led_to_a_line_are_told_from_those_that_it_made() -> None
         "    called by:",
         "    me/train.py:80 in <module>",
     ]
+
+
+def test_the_stack_of_a_process_is_read_once_however_many_rows_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def parse_counted(text: str) -> list[ThreadStack]:
+        texts.append(text)
+        return parse_stacks(text)
+
+    seen = observation(*(group(*(row(rank, pid=800) for rank in range(20)), name=f"{number}") for number in range(3)))
+    seen.processes[0].stacks = stacks(("/home/me/data.py", 12, "load"))
+    monkeypatch.setattr(findings, "parse_stacks", parse_counted)
+    assert render(seen).count("is at me/data.py:12 in load; its last") == 60
+    assert len(texts) <= 2

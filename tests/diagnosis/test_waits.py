@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.diagnosis.waits import Wait, describe_cycle, find_cycle, find_waits, world_of
-from tests.diagnosis.observations import entry, fault, group, receiving, row, waiting
+from phalanx.diagnosis.report import render
+from phalanx.diagnosis.waits import (
+    MOST_AWAITED,
+    Wait,
+    describe_cycle,
+    find_cycle,
+    find_most_waits,
+    find_waits,
+    world_of,
+)
+from tests.diagnosis.observations import entry, fault, group, observation, receiving, row, waiting
 
 
 def _wait(rank: int, *others: int, name: str = "world", is_any: bool = False, is_async: bool = False) -> Wait:
@@ -115,3 +124,64 @@ def test_a_circle_of_a_thousand_ranks_is_found() -> None:
 def test_many_who_wait_for_many_take_no_time() -> None:
     views = [group(*(waiting(rank, 300) for rank in range(300)), *(row(rank) for rank in range(300, 400)))]
     assert find_cycle(find_waits(views, world_of(views))) == []
+
+
+class _Counted(int):
+    """A number that counts how often it is compared."""
+
+    num_comparisons = 0
+
+    def __gt__(self, other: int) -> bool:
+        _Counted.num_comparisons += 1
+        return int(self) > int(other)
+
+    def __lt__(self, other: int) -> bool:
+        _Counted.num_comparisons += 1
+        return int(self) < int(other)
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.num_comparisons += 1
+        return isinstance(other, int) and int(self) == int(other)
+
+    __hash__ = int.__hash__
+
+
+def test_numbering_the_ranks_of_many_groups_compares_each_number_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Counted, "num_comparisons", 0)
+    views = [
+        group(*(row(_Counted(rank), pid=1000 * number + rank) for rank in range(300)), name=f"{number}")
+        for number in range(1, 5)
+    ]
+    assert sorted(world_of(views).values()) == list(range(1200))
+    assert _Counted.num_comparisons < 20 * 1200
+
+
+def test_ranks_of_many_groups_that_wait_for_many_name_a_bounded_number_of_ranks() -> None:
+    views = [
+        group(*(waiting(rank, 600) if rank < 600 else row(rank) for rank in range(1024)), name=f"{number}")
+        for number in range(6)
+    ]
+    waits, num_left_out = find_most_waits(views, world_of(views))
+    assert MOST_AWAITED <= sum(len(wait.keys) for wait in waits) < MOST_AWAITED + 1024
+    assert len(waits) + num_left_out == 6 * 600
+    assert num_left_out > 0
+    assert render(observation(*views)).endswith(
+        f"note: {num_left_out} more ranks wait, which is not shown: the others wait for {MOST_AWAITED} ranks already"
+    )
+
+
+def test_all_waits_of_the_largest_group_are_found() -> None:
+    views = [group(*(receiving(rank, -1) for rank in range(1024)))]
+    waits, num_left_out = find_most_waits(views, world_of(views))
+    assert (len(waits), num_left_out) == (1024, 0)
+
+
+def test_following_a_long_chain_compares_each_rank_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = [_Counted(800 + rank) for rank in range(1000)]
+    waits = [
+        Wait((pids[rank], 0), rank, ((pids[rank + 1], 0),), (rank + 1,), entry(1, "barrier"), "world")
+        for rank in range(999)
+    ]
+    monkeypatch.setattr(_Counted, "num_comparisons", 0)
+    assert find_cycle(waits) == []
+    assert _Counted.num_comparisons < 20 * 1000

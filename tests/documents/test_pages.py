@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+import phalanx
 from phalanx import errors
+from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.torch_backend.process_group import PhalanxProcessGroup
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES = sorted([*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md"), _ROOT / "native/model/README.md"])
@@ -64,3 +69,36 @@ def test_documents_name_files_that_exist() -> None:
             if not any(file.endswith("/" + name) for file in files):
                 missing.append(f"{page.name}: {name}")
     assert missing == []
+
+
+_DOTTED = re.compile(r"`@?((?:phalanx|group|dist)(?:\.[A-Za-z_]\w*)+)")
+
+
+def _find_objects(name: str) -> list[object]:
+    """Return what a dotted name in a document may mean: `group` may be phalanx's group, or torch's."""
+    first, *rest = name.removeprefix("dist.group.WORLD.").split(".")
+    roots: dict[str, list[object]] = {
+        "phalanx": [phalanx],
+        "group": [SharedMemoryGroup, PhalanxProcessGroup],
+        "dist": [dist],
+    }
+    found = roots.get(first) or [getattr(PhalanxProcessGroup, first)]
+    for number, part in enumerate(rest, 1):
+        module = ".".join((first, *rest[:number]))
+        if first == "phalanx" and not hasattr(found[0], part) and importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+        found = [getattr(one, part) for one in found if hasattr(one, part)]
+    return found
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_pages_name_functions_that_exist(page: Path) -> None:
+    """Of phalanx, of a group, and of torch.distributed."""
+    names = dict.fromkeys(_DOTTED.findall(page.read_text()))
+    assert [name for name in names if not _find_objects(name)] == []
+
+
+def test_that_test_finds_a_name_that_does_not_exist() -> None:
+    assert _DOTTED.findall("`group.all_reduse(t)`") == ["group.all_reduse"]
+    assert _find_objects("group.all_reduse") == []
+    assert _find_objects("phalanx.testing.faults.kill") != []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,15 +119,13 @@ def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
             time.sleep(0.01)
         """,
     )
-    with started_job("-n", 1, "--grace", "30", script) as launcher:
+    with started_job("-n", 1, "--grace", "600", script) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "[0] ready\n"
         launcher.send_signal(signal.SIGINT)
         assert launcher.stdout.readline() == "[0] not now\n"
-        began = time.monotonic()
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(20) == 130
-        assert time.monotonic() - began < 20
+        assert launcher.wait(200) == 130, "the second one does not wait for the grace time"
 
 
 def test_ranks_may_use_their_grace_to_tidy_up(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def _received(note: Note) -> Note | None:
 
 def _mismatch(rank: int, *sides: tuple[int, ...]) -> MismatchError:
     error = MismatchError("all_reduce #1\n  here  x\n  do  y", group="world", rank=rank, num_ranks=4, sequence=1)
-    error.sides = sides
+    error.sides, error.details = sides, (("here", "x"), ("do", "y"))
     return error
 
 
@@ -88,10 +88,12 @@ def test_a_note_that_was_cut_off_is_none() -> None:
 
 def test_a_mismatch_says_which_rank_called_what() -> None:
     note = describe_end(_caught(_mismatch(2, (0, 1, 3), (2,))), 1)
-    assert note.details == ("  here  x", "  do  y")
+    assert note.details == (("here", "x"), ("do", "y"))
     assert note.disagreement == Disagreement("world", 1, 4, 2, ((0, 1, 3), (2,)))
     assert _received(note) == note
-    assert describe_end(_caught(PeerDiedError("barrier #1\n  here  x")), 1).details == ()
+    died = PeerDiedError("barrier #1\n  here  x")
+    died.details = (("here", "x"),)
+    assert describe_end(_caught(died), 1).details == ()
 
 
 def test_a_very_long_traceback_is_not_in_the_note() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.engine import create_symmetric_segment
 from phalanx.errors import OperationTimeoutError, SharedMemoryError, UsageError
-from phalanx.launch.meeting import Gathering, MeetingResult, Memory, meet
+from phalanx.launch.meeting import Gathering, HasDescriptor, MeetingResult, meet
 
 
 def _gathering(name: str, size: int, **changes: Any) -> Gathering:
@@ -104,7 +104,7 @@ def test_a_contradiction_is_told_to_everybody() -> None:
 
 
 def test_a_lack_of_memory_is_told_to_everybody() -> None:
-    def create(cards: Sequence[int]) -> Memory:
+    def create(cards: Sequence[int]) -> HasDescriptor:
         return create_symmetric_segment("test", len(cards), 1 << 50)
 
     for result in _meet_all(_gathering(secrets.token_hex(8), 2, create=create), [1, 2]):

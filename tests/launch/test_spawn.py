@@ -169,7 +169,7 @@ def test_an_exception_ends_the_others_at_once(kind: Kind, monkeypatch: pytest.Mo
     watch = Stopwatch()
     with pytest.raises(LookupError):
         run_ranks(kind, 2, program)
-    assert watch.seconds() < 20
+    assert watch.seconds() < 200, "they would go on for ever"
     assert leftovers.wait_until(lambda: not leftovers.rank_processes())
     assert leftovers.wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("rank ")])
 
@@ -320,7 +320,7 @@ def test_ranks_that_take_too_long_are_ended_and_named(kind: Kind) -> None:
         watch = Stopwatch()
         with pytest.raises(phalanx.OperationTimeoutError) as failure:
             run_ranks(kind, 2, program, timeout_s=timeout_s)
-        assert watch.seconds() < timeout_s + 20
+        assert watch.seconds() < timeout_s + 200
         if failure.value.culprits == (1,):
             break
     headline, _, place = str(failure.value).partition("\n  rank 1 at ")

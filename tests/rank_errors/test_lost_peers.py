@@ -348,7 +348,7 @@ def test_a_rank_that_raises_ends_the_others_at_once_with_its_own_error(kind: Kin
     assert "raised on rank 1 of 3" in failure.value.__notes__[0]
     for error, seconds in read_notes(tmp_path, [0, 2]).values():
         assert "LookupError: no such thing" in str(error)
-        assert seconds < 1
+        assert seconds < 20, "the groups' own timeout is 50 s"
 
 
 @pytest.mark.ranks(2)

@@ -173,3 +173,27 @@ def test_the_sequence_tells_which_call_went_wrong(group: SharedMemoryGroup) -> N
 def test_shapes_of_equal_size_may_differ(group: SharedMemoryGroup) -> None:
     """What is moved is the same; torch's own engines allow it too."""
     group.all_reduce(torch.ones(2, 3) if group.rank == 0 else torch.ones(6))
+
+
+def _broadcast_with_two_roots_once(group: SharedMemoryGroup, num_before: int, num_after: int) -> None:
+    for number in range(num_before + 1 + num_after):
+        root = group.rank if number == num_before and group.rank < 2 else 0
+        group.broadcast(torch.ones(2), root)
+
+
+@worlds(3)
+def test_two_roots_of_one_small_broadcast_are_noticed_at_the_next_operation_of_all(group: SharedMemoryGroup) -> None:
+    def disagree() -> None:
+        _broadcast_with_two_roots_once(group, 5, 10)
+        group.barrier()
+        group.barrier()  # a rank that was not told yet hears of it here
+
+    with pytest.raises(phalanx.MismatchError, match="ranks disagree on root"):
+        disagree()
+
+
+@worlds(3)
+def test_two_roots_of_one_small_broadcast_among_many_may_go_unnoticed(group: SharedMemoryGroup) -> None:
+    """docs/known-limitations.md: roots compare one call in 32."""
+    _broadcast_with_two_roots_once(group, 5, 200)
+    group.barrier()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import re
+import resource
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -275,6 +278,93 @@ def test_arguments_of_the_wrong_kind_are_type_errors(group: Any) -> None:
         group.broadcast(torch.ones(1), "zero")
     with pytest.raises(TypeError, match="must not be negative"):
         group.barrier(timeout_s=-1)
+    with pytest.raises(TypeError, match="'timeout_s' must be a number of seconds or a timedelta, not str"):
+        group.barrier(timeout_s="soon")
+    with pytest.raises(TypeError, match="'timeout_s' must be a number of seconds or a timedelta, not str"):
+        group.barrier(async_op=True).wait("soon")
+
+
+@pytest.mark.ranks(1)  # a signal ends the rank only
+def test_a_keyword_that_is_no_proper_text_is_not_known(group: Any) -> None:
+    for keyword, shown in {"\ud800": r"\\ud800", "op\0": r"op\\x00"}.items():
+        with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{shown}'"):
+            group.all_reduce(torch.ones(1), **{keyword: 1})
+
+
+@worlds(2)
+def test_what_is_neither_true_nor_false_is_refused_before_the_operation_runs(group: Any) -> None:
+    for operation, call in VALID.items():
+        told = r"argument 'async_op' must be True or False, not Tensor"
+        with pytest.raises(TypeError, match=told) as caught:
+            call(Partial(group, async_op=torch.ones(2)))
+        assert "ambiguous" in str(caught.value.__cause__), operation
+    assert group.records(group.rank).operations == []
+
+
+class Partial:
+    """A group whose operations all get one more argument."""
+
+    def __init__(self, group: Any, **arguments: Any) -> None:
+        self.rank, self._group, self._arguments = group.rank, group, arguments
+
+    def __getattr__(self, name: str) -> Any:
+        return functools.partial(getattr(self._group, name), **self._arguments)
+
+
+@pytest.mark.ranks(1)  # a signal ends the rank only
+def test_a_group_made_by_hand_has_no_operations() -> None:
+    made: Any = SharedMemoryGroup.__new__(SharedMemoryGroup)
+    calls: dict[str, Call] = {
+        **VALID,
+        "send": lambda g: g.send(torch.ones(1), 0),
+        "recv": lambda g: g.recv(torch.ones(1), 0),
+    }
+    for name in ("all_reduce_coalesced", "all_gather_single", "reduce_scatter_single", "all_to_all"):
+        calls[name] = operator.methodcaller(name)
+    for call in calls.values():
+        with pytest.raises(TypeError, match=r"this group was made by hand; phalanx.connect\(\) returns one"):
+            call(_Ranked(made))
+
+
+class _Ranked:
+    """A group with a rank, whatever its own would say."""
+
+    rank = 0
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+
+@worlds(2)
+def test_a_factor_that_is_no_number_is_refused(group: SharedMemoryGroup) -> None:
+    for factor in ("two", None, torch.ones(2), 10**400):
+        with pytest.raises(phalanx.UsageError, match="the factor of premul_sum must be one number, not "):
+            ReduceOp.premul_sum(factor)  # type: ignore[arg-type]
+    tensor = torch.ones(2)
+    group.all_reduce(tensor, ReduceOp.premul_sum(torch.tensor(2)))  # type: ignore[arg-type]
+    same(tensor, torch.full((2,), 4.0))
+
+
+@pytest.mark.ranks(2)
+def test_peers_learn_at_once_that_a_rank_has_no_memory_for_its_arguments(group: SharedMemoryGroup) -> None:
+    watch = Stopwatch()
+    if group.rank == 1:
+        tensors = [torch.ones(1)] * 10_000_000
+        with open("/proc/self/statm") as numbers:
+            used = int(numbers.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
+        with pytest.raises(MemoryError, match="there is not enough memory for this operation"):
+            group.all_reduce_coalesced(tensors)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    else:
+        with pytest.raises(phalanx.PeerFailedError, match="there is not enough memory for this operation") as caught:
+            group.all_reduce(torch.ones(2))
+        assert caught.value.culprits == (1,)
+    assert watch.seconds() < 20
+    group.barrier()
 
 
 @worlds(1)

@@ -6,17 +6,22 @@ import fcntl
 import json
 import os
 import shutil
+import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from phalanx.diagnosis import asking, observer
 from phalanx.diagnosis.asking import ask_for_stacks
 from phalanx.diagnosis.job_list import choose_job, find_jobs
 from phalanx.diagnosis.memory_files import memory_files, open_memory_file
 from phalanx.diagnosis.observation import Observation, observe
 from phalanx.diagnosis.processes import is_of_this_user, owner_of
 from phalanx.diagnosis.report import render
+from phalanx.diagnosis.signals_as_owner import OwnersSignals, SignalsByOwner
+from phalanx.diagnosis.stacks import STACK_SIGNAL
 from phalanx.engine import create_group_segment
 from tests.security.other_user import (
     UID,
@@ -135,6 +140,50 @@ sys.stdin.read()
         assert process.wait(60) == 0, "a signal without a handler would have ended it"
 
 
+@another_user
+def test_a_signal_reaches_only_what_the_owner_of_the_process_may_signal() -> None:
+    with subprocess.Popen(["sleep", "60"]) as ours:
+        signals = OwnersSignals(UID)
+        try:
+            assert not signals.send(ours.pid, ours.pid, STACK_SIGNAL)
+        finally:
+            signals.close()
+        assert ours.poll() is None
+        ours.kill()
+    assert ours.returncode == -signal.SIGKILL, "the signal of phalanx would have ended it first"
+
+
+@another_user
+@pytest.mark.slow
+def test_a_process_that_has_become_roots_after_the_check_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started_as_another_user(_STANDS) as process, subprocess.Popen(["sleep", "60"]) as ours:
+        pid = int(read_line(process))
+        signals = SignalsByOwner()
+        question = asking._Question(pid, [pid], signals)
+        question.pid = ours.pid  # as if the process had become another one
+        monkeypatch.setattr(asking, "owner_of", lambda pid: UID)
+        assert not question._signal_twice(ours.pid)
+        question.close()
+        signals.close()
+        assert ours.poll() is None
+        ours.kill()
+    assert ours.returncode == -signal.SIGKILL
+
+
+@another_user
+def test_a_child_that_the_other_user_stops_is_not_waited_for() -> None:
+    signals = SignalsByOwner()
+    assert not signals.send(UID, os.getpid(), os.getpid(), 0)  # it is ready
+    child = signals._by_user[UID]
+    assert child is not None
+    run_as_another_user("os.kill(int(sys.argv[1]), signal.SIGSTOP)", str(child._child))
+    with pytest.raises(TimeoutError):
+        signals.send(UID, os.getpid(), os.getpid(), 0)
+    with pytest.raises(ProcessLookupError):
+        signals.send(UID, os.getpid(), os.getpid(), 0)
+    signals.close()
+
+
 _HAS_A_GROUP = """
 content = sys.stdin.buffer.read()
 memory = os.memfd_create("phalanx:made by hand", os.MFD_ALLOW_SEALING)
@@ -185,6 +234,18 @@ def test_a_group_that_its_owner_can_cut_is_not_read() -> None:
     seen = _look_at_group_of_another_user(_content_of_group("open", "why"), seal="open")
     assert seen.groups == []
     assert any("can't be read" in note for note in seen.notes)
+
+
+def test_no_more_ranks_are_looked_at_than_a_job_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "_MOST_RANKS", 5)
+    groups = [create_group_segment(f"group {number}", 2, crowd=2) for number in range(4)]
+    try:
+        seen = observe([os.getpid()], with_stacks=False)
+    finally:
+        for group in groups:
+            group.close_descriptor()
+    assert sum(group.num_ranks for group in seen.groups) <= 5
+    assert any(note.startswith("2 groups can't be read: ") and note.endswith("too many") for note in seen.notes)
 
 
 @another_user

@@ -19,8 +19,12 @@ import pytest
 
 from phalanx.engine import create_symmetric_segment
 from phalanx.errors import OperationTimeoutError, UsageError
+from phalanx.groups import debugger
 from phalanx.launch import user_secret
+from phalanx.launch.claims import check_holder, claim_address, wait_for_address
 from phalanx.launch.meeting import Gathering, MeetingResult, address_of, is_same_user, meet
+from phalanx.launch.run_name import name_of_run
+from phalanx.settings import read_placement
 from tests.security.other_user import (
     another_user,
     read_line,
@@ -143,6 +147,106 @@ def test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows() 
     assert [out.strip() for out, _ in told] == ["[0, 1]"] * 2, told
 
 
+_TELLS_NAME = """
+import sys
+from phalanx.launch.run_name import name_of_run
+from phalanx.settings import read_placement
+sys.stdout.write(name_of_run(read_placement()) + "\\n")
+"""
+
+
+def _names_under_torchrun(tmp_path: Path, *options: str) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = tmp_path / "tells_name.py"
+    script.write_text(_TELLS_NAME)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    program = [str(script)]
+    if "--no-python" in options:  # a shell between torchrun and each rank
+        program = ["bash", "-c", f"{sys.executable} {script}; exit $?"]
+    ended = subprocess.run([*command, *options, *program], capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return [name.replace(f":{port}:", ":the port:") for name in ended.stdout.split("\n") if name]
+
+
+@pytest.mark.slow
+def test_the_name_of_a_run_of_torchrun_is_one_for_its_ranks_and_another_in_the_next_run(tmp_path: Path) -> None:
+    runs = [_names_under_torchrun(tmp_path, *options) for options in ([], ["--no-python"])]
+    assert [len(names) for names in runs] == [2, 2]
+    assert [len(set(names)) for names in runs] == [1, 1]
+    assert runs[0][0].split("|")[0] == runs[1][0].split("|")[0] == "torchrun:127.0.0.1:the port:none:0:2"
+    assert runs[0] != runs[1]
+
+
+@another_user
+@pytest.mark.slow
+def test_ranks_whose_place_another_user_has_seen_and_taken_say_so_and_stop() -> None:
+    agents = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
+    variables = {**agents, "GROUP_WORLD_SIZE": "2", "RANK": "0"}
+    placement = read_placement(variables)
+    assert placement is not None
+    with started_as_another_user(_HOLDS, address_of(f"connect|{name_of_run(placement)}#0").hex()) as process:
+        assert read_line(process) == "ready"
+        rank = subprocess.run(
+            [sys.executable, "-c", _CONNECTS],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert read_line(process) == "got 0"
+    assert rank.returncode == 1
+    assert "UsageError: connect: another user holds this meeting place\n" in rank.stderr
+
+
+_KEEPS = """
+taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+taken.bind(bytes.fromhex(sys.argv[1]))
+if sys.argv[2] == "listens":
+    taken.listen(10)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@another_user
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["listens", "is deaf"])
+def test_a_turn_that_another_user_holds_is_told(kind: str) -> None:
+    address = address_of(f"a turn|{secrets.token_hex(8)}")
+    with started_as_another_user(_KEEPS, address.hex(), kind) as process:
+        assert read_line(process) == "ready"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as claim:
+            with pytest.raises(UsageError, match=r"^the turn: another user holds the name"):
+                wait_for_address(claim, address, "the turn")
+
+
+@another_user
+@pytest.mark.slow
+def test_a_breakpoint_whose_name_another_user_holds_is_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debugger, "_own_place", lambda: (3, "a job"))
+    with started_as_another_user(_KEEPS, address_of("breakpoint|a job").hex(), "listens") as process:
+        assert read_line(process) == "ready"
+        with pytest.warns(RuntimeWarning, match="on rank 3 skipped: breakpoint: another user holds the name"):
+            debugger.breakpoint()
+
+
+def test_a_turn_passes_from_one_process_of_a_user_to_the_next() -> None:
+    address = address_of(f"a turn|{secrets.token_hex(8)}")
+    first, second = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    assert claim_address(first, address)
+    assert not claim_address(second, address)
+    check_holder(address, "the turn")
+    waiting, results = _in_thread(lambda: wait_for_address(second, address, "the turn"))
+    first.close()
+    waiting.join(60)
+    assert results == [None]
+    second.close()
+    check_holder(address, "the turn")
+
+
 def test_the_secret_is_the_users_alone_and_everybody_of_it_gets_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +317,8 @@ sys.stdin.read()
     thread.join(30)
     assert is_over
     assert isinstance(results[0], OperationTimeoutError)
+    assert "nobody answers at the place where the ranks meet" in str(results[0])
+    assert "perhaps another user holds this place" in str(results[0])
 
 
 _MEETS_WITHOUT_A_NUMBER = """

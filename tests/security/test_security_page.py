@@ -1,4 +1,4 @@
-"""Every promise of SECURITY.md has a test, and every test named here is there."""
+"""Every statement of SECURITY.md has a test, or a reason why not, and every test named here is there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+_CAN_DO = "What another local user can do"
 _PAGE = Path(__file__).parents[2] / "SECURITY.md"
 
 # How a promise begins, and what proves it.
@@ -30,6 +31,7 @@ _PROOFS = {
     ],
     "They can't take the socket at which your ranks meet.": [
         "test_meetings.test_another_user_cannot_take_the_place_of_a_job_whose_variables_it_knows",
+        "test_meetings.test_the_name_of_a_run_of_torchrun_is_one_for_its_ranks_and_another_in_the_next_run",
         "test_meetings.test_the_secret_is_the_users_alone_and_everybody_of_it_gets_the_same",
         "test_meetings.test_a_secret_that_others_may_know_is_not_used",
     ],
@@ -61,6 +63,13 @@ _PROOFS = {
         "test_readers.test_a_flight_record_with_a_number_that_no_clock_shows_is_refused_or_shown",
         "test_readers.test_a_file_of_endless_zeros_is_read_no_further_than_need_be",
     ],
+    "Large groups of another user neither fill its memory nor keep it busy": [
+        "tests.diagnosis.test_waits.test_numbering_the_ranks_of_many_groups_compares_each_number_a_few_times",
+        "tests.diagnosis.test_waits.test_ranks_of_many_groups_that_wait_for_many_name_a_bounded_number_of_ranks",
+        "tests.diagnosis.test_waits.test_following_a_long_chain_compares_each_rank_a_few_times",
+        "tests.diagnosis.test_report.test_the_stack_of_a_process_is_read_once_however_many_rows_name_it",
+        "test_diagnose.test_no_more_ranks_are_looked_at_than_a_job_can_have",
+    ],
     "It does not wait for other users.": [
         "test_diagnose.test_a_lock_that_another_user_holds_delays_root_only_for_the_time_it_has",
         "test_readers.test_a_pipe_in_the_place_of_a_file_is_not_waited_for",
@@ -76,8 +85,52 @@ _PROOFS = {
     ],
     "It sends one signal, SIGRTMIN + 7.": [
         "test_diagnose.test_a_process_that_only_says_that_it_answers_is_not_signalled",
+        "test_diagnose.test_a_signal_reaches_only_what_the_owner_of_the_process_may_signal",
+        "test_diagnose.test_a_process_that_has_become_roots_after_the_check_gets_no_signal",
+        "test_diagnose.test_a_child_that_the_other_user_stops_is_not_waited_for",
     ],
 }
+
+# The same for what phalanx does not promise.
+_POSSIBLE = {
+    "All ranks of a job, and all your other processes, can read and change the job's memory": [
+        "test_what_is_possible.test_another_process_of_the_same_user_can_open_the_memory_of_a_job",
+    ],
+    "If somebody controls one rank, they control the job.": [
+        "test_what_is_possible.test_a_rank_can_run_code_on_the_other_ranks",
+    ],
+    "They can see that a job runs, with its command line, and the names of its sockets": [
+        "test_what_is_possible.test_another_user_sees_the_command_line_and_the_names_of_sockets",
+    ],
+    "They can connect to ports that other software opens in your job.": [
+        "test_store.test_a_job_listens_nowhere_but_where_gloo_itself_does",
+        "test_store.test_a_program_that_names_its_own_port_meets_there",
+        "test_store.test_ranks_of_a_test_meet_in_the_same_way",
+    ],
+    "They can take the meeting place of ranks in a few cases": [
+        "test_meetings.test_where_there_is_no_home_names_stay_as_they_are",
+        "test_meetings.test_ranks_whose_place_another_user_has_seen_and_taken_say_so_and_stop",
+        "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
+        "test_meetings.test_a_place_whose_holder_lets_nobody_in_is_waited_for_no_longer_than_told",
+    ],
+    "They can take the name by which ranks without `phalanx run` decide": [
+        "test_meetings.test_a_breakpoint_whose_name_another_user_holds_is_skipped_with_a_warning",
+        "test_meetings.test_a_turn_that_another_user_holds_is_told",
+    ],
+    "They can read traces and logs if your umask lets them.": [
+        "test_what_is_possible.test_the_umask_decides_whether_others_read_logs_and_traces",
+    ],
+    "Flight records and traces are data: reading one runs no code.": [
+        "test_readers.test_a_flight_record_in_which_anything_is_changed_is_refused_or_shown",
+        "test_readers.test_a_trace_in_which_anything_is_changed_is_refused_or_drawn",
+    ],
+}
+# What a test can't show: it follows from what phalanx does not do.
+_UNTESTED = (
+    "phalanx trusts you and the superuser.",
+    "phalanx does not isolate your containers from each other if they run as the same user.",
+    "They can use up the machine's memory, processes and cores.",
+)
 
 
 def _promises() -> list[str]:
@@ -93,7 +146,20 @@ def test_every_promise_has_a_test() -> None:
     assert len(_promises()) == len(_PROOFS)
 
 
-@pytest.mark.parametrize("name", [name for names in _PROOFS.values() for name in names])
+def test_everything_that_another_user_can_do_has_a_test_or_a_reason_why_not() -> None:
+    (part,) = [part for part in re.split(r"^## ", _PAGE.read_text(), flags=re.MULTILINE) if part.startswith(_CAN_DO)]
+    items = [line.removeprefix("- ") for line in part.splitlines() if line.startswith("- ")]
+    assert items
+    assert [item for item in items if not item.startswith((*_POSSIBLE, *_UNTESTED))] == []
+
+
+@pytest.mark.parametrize("statement", [*_POSSIBLE, *_UNTESTED])
+def test_every_statement_that_is_tested_is_on_the_page(statement: str) -> None:
+    assert " ".join(statement.split()) in " ".join(_PAGE.read_text().split())
+
+
+@pytest.mark.parametrize("name", [name for names in (*_PROOFS.values(), *_POSSIBLE.values()) for name in names])
 def test_every_test_that_is_named_is_there(name: str) -> None:
-    module, _, function = name.partition(".")
-    assert callable(getattr(importlib.import_module(f"tests.security.{module}"), function))
+    module, _, function = name.rpartition(".")
+    found = importlib.import_module(module if module.startswith("tests.") else f"tests.security.{module}")
+    assert callable(getattr(found, function))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import phalanx
+from phalanx.doctor import rank_programs, self_tests
 from phalanx.torch_backend.untyped import dist
 from tests.jobs.launching import COMMAND, LIMIT_S, phalanx_run, write_script
 from tests.security.other_user import another_user, run_as_another_user
@@ -93,6 +94,27 @@ def test_ranks_of_spawn_listen_nowhere() -> None:
     assert [number for number, _ in results] == [0, 0]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(results[0][1])))
+
+
+@pytest.mark.parametrize("backend", ["phalanx", "gloo"])
+def test_the_doctor_listens_nowhere_while_it_tries_torchs_backends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str
+) -> None:
+    try_backend, doctor, notes = rank_programs.sum_over_torch, os.getpid(), tmp_path / "notes"
+
+    def try_and_look(*args: Any) -> float:
+        value = try_backend(*args)
+        tables = [Path(f"/proc/net/{table}").read_text().splitlines()[1:] for table in ("tcp", "tcp6")]
+        listening = {f"socket:[{line.split()[9]}]" for table in tables for line in table if line.split()[3] == "0A"}
+        for pid in (doctor, os.getpid()):
+            held = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+            with notes.open("a") as file:
+                file.write(f"{len(held & listening)}\n")
+        return value
+
+    monkeypatch.setattr(rank_programs, "sum_over_torch", try_and_look)
+    assert self_tests.over_torch(backend, 2).status == "ok"
+    assert notes.read_text().split() == ["0"] * 4
 
 
 @pytest.mark.ranks(2)

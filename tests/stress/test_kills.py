@@ -18,11 +18,12 @@ import torch
 
 import phalanx
 from tests import leftovers
-from tests.checks import Stopwatch, leave_note
+from tests.checks import leave_note
 from tests.run_ranks import run_ranks
 from tests.stress.amounts import Amount
 
-LONGEST_END_S = 10
+# A rank that hears of a death only by its timeout fails the test, however long the rest of a busy machine's work takes.
+TIMEOUT_S = 60
 
 
 def _die_after(seconds: float) -> None:
@@ -65,7 +66,7 @@ def _one_call(group: Any, dice: random.Random, symmetric: torch.Tensor) -> None:
 
 
 def _loop_until_somebody_dies(seed: int, victims: dict[int, float], folder: Path) -> None:
-    group = phalanx.connect(timeout_s=LONGEST_END_S)
+    group = phalanx.connect(timeout_s=TIMEOUT_S)
     part = group.split(range(group.size))
     symmetric = group.empty(30_000)
     dice = random.Random(seed)
@@ -85,16 +86,13 @@ def _kill_somebody(seed: int, folder: Path) -> str:
     ranks = dice.choice([2, 2, 3, 3, 4, 4, 5, 6])
     victims = {rank: dice.uniform(0, 0.02) for rank in dice.sample(range(ranks), dice.choice([1, 1, 1, 2]))}
     folder.mkdir()
-    watch = Stopwatch()
     try:
-        run_ranks("process", ranks, _loop_until_somebody_dies, seed, victims, folder, timeout_s=30)
+        run_ranks("process", ranks, _loop_until_somebody_dies, seed, victims, folder, timeout_s=4 * TIMEOUT_S)
     except phalanx.RankFailedError as error:
         if error.rank not in victims or error.signal != signal.SIGKILL:
             return f"seed {seed}: {error} but the victims were {victims}"
     except BaseException as error:
         return f"seed {seed}: {type(error).__name__}: {error}"
-    if watch.seconds() > LONGEST_END_S:
-        return f"seed {seed}: took {watch.seconds():.1f} s"
     for rank in set(range(ranks)) - set(victims):
         note = folder / f"{rank}.note"
         heard, text = pickle.loads(note.read_bytes()) if note.exists() else ("nothing", "")

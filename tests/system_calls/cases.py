@@ -47,6 +47,7 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "fstat": (errno.ENOMEM, errno.EPERM),
     "thread": (errno.EAGAIN, errno.ENOMEM, errno.EPERM),
     "chdir": (errno.ENOMEM, errno.EPERM),
+    "getrandom": (errno.EINTR, errno.ENOSYS, errno.EPERM),
 }
 _SOON_S = 12.0  # before the timeout of operations, which is 15 s
 

@@ -1,8 +1,9 @@
 """Runs cases one after the other, each a spawn() of two ranks in which one system call fails.
 
-    python -m tests.system_calls.driver FOLDER
+    python -m tests.system_calls.driver FOLDER groups|torch
 
-It has the library preloaded. Each line of its input is a case, each line of its output what came of it.
+The ranks use groups, or torch.distributed. It has the library preloaded. Each line of its input is a case, each line of
+its output what came of it.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ _SPAWN_S = 20.0
 _TIDY_S = 5.0
 
 
-def main(folder: str) -> None:
+def main(folder: str, door: str) -> None:
     """Serve until the input ends."""
     vars(subprocess)["_USE_VFORK"] = False  # the library can't come between a program and vfork()
     page = open_page()
     become(LAUNCHER)
     notes = Path(folder) / "notes"
-    spawn_ranks(notes)
-    spawn_ranks(notes)  # what is opened once is open now
+    spawn_ranks(notes, door)
+    spawn_ranks(notes, door)  # what is opened once is open now
     print("ready", flush=True)
     for line in sys.stdin:
         case = json.loads(line)
-        print(json.dumps(run_case(page, case, notes)), flush=True)
+        print(json.dumps(run_case(page, case, notes, door)), flush=True)
 
 
-def spawn_ranks(notes: Path) -> None:
+def spawn_ranks(notes: Path, door: str) -> None:
     notes.write_text("")
-    phalanx.spawn(be_rank, ranks=2, args=(str(notes),), timeout_s=_SPAWN_S)
+    phalanx.spawn(be_rank, ranks=2, args=(str(notes), door), timeout_s=_SPAWN_S)
 
 
-def run_case(page: Page, case: dict[str, Any], notes: Path) -> dict[str, Any]:
+def run_case(page: Page, case: dict[str, Any], notes: Path, door: str) -> dict[str, Any]:
     """Make a call fail, and tell what came of it. Without a call, count those that could."""
     before, zygote = _held(), zygote_client.shared_zygote().pid
     failure: BaseException | None = None
@@ -57,7 +58,7 @@ def run_case(page: Page, case: dict[str, Any], notes: Path) -> dict[str, Any]:
     began = time.monotonic()
     page.role = case["role"]
     try:
-        spawn_ranks(notes)
+        spawn_ranks(notes, door)
     except BaseException as error:
         failure = error
     page.role = NOBODY
@@ -97,4 +98,4 @@ def _left(before: list[str]) -> list[str]:
 _MOST_OF_ZYGOTE = 12  # standard streams, control, wake-up, epoll, and what torch opens
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

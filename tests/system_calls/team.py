@@ -20,10 +20,16 @@ _CASE_S = 45.0
 
 
 class Team:
-    """A process that runs cases."""
+    """A process that runs cases.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: For its files.
+        driver: The module that it runs, and its arguments after the folder.
+    """
+
+    def __init__(self, folder: Path, *driver: str) -> None:
         self._folder = folder
+        self._driver = driver
         self._library = build_library(folder)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the team
@@ -67,7 +73,7 @@ class Team:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.system_calls.driver", str(self._folder)],
+                [sys.executable, "-m", self._driver[0], str(self._folder), *self._driver[1:]],
                 env=preloading(self._library, self._folder),
                 cwd=_ROOT,
                 stdin=subprocess.PIPE,

@@ -1,5 +1,7 @@
 """Every system call of a job fails, one at a time: the outcome is success, or an error in words on every rank.
 
+The job is a spawn() whose ranks use groups, or torch.distributed, or a run of pytest.
+
 Nothing is left behind, nobody waits for a timeout, and no signal ends a rank. `--failing-calls all` tries every error
 at every use of every call; without it, each call fails at its first use in two ways and at its last in another.
 """
@@ -22,11 +24,29 @@ pytestmark = [
 ]
 _LONGEST_CASE_S = 120
 _ROLES = {"launcher": LAUNCHER, "zygote": ZYGOTE, "starting ranks": NEWBORN, "rank 0": 0, "rank 1": 1}
+_SAMPLE = {"launcher": 3, "rank 0": 5, "rank 1": 7}  # the other doors share most calls: one case in so many
+
+
+_DRIVER = "tests.system_calls.driver"
 
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
-    team = Team(tmp_path_factory.mktemp("failing_calls"))
+    team = Team(tmp_path_factory.mktemp("failing_calls"), _DRIVER, "groups")
+    yield team
+    team.close()
+
+
+@pytest.fixture(scope="module")
+def torch_team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    team = Team(tmp_path_factory.mktemp("failing_calls_of_torch"), _DRIVER, "torch")
+    yield team
+    team.close()
+
+
+@pytest.fixture(scope="module")
+def pytest_team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    team = Team(tmp_path_factory.mktemp("failing_calls_of_pytest"), "tests.system_calls.pytest_driver")
     yield team
     team.close()
 
@@ -35,8 +55,8 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
 def test_a_call_that_fails_ends_in_words_on_every_rank(
     role: str, team: Team, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    is_full = request.config.getoption("--failing-calls") == "all"
-    _try_all(select(_ROLES[role], team.counts(_ROLES[role]), is_full=is_full), team, role, capsys)
+    cases = select(_ROLES[role], team.counts(_ROLES[role]), is_full=_is_full(request))
+    _try_all(cases, team, role, capsys)
 
 
 @pytest.mark.parametrize("role", ["rank 0", "rank 1"])
@@ -44,6 +64,26 @@ def test_a_call_that_fails_for_good_ends_in_words_on_every_rank(
     role: str, team: Team, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _try_all(select_lasting(_ROLES[role], team.counts(_ROLES[role])), team, role, capsys)
+
+
+@pytest.mark.parametrize("role", ["rank 0", "rank 1"])
+def test_a_call_that_fails_under_torch_ends_in_words_on_every_rank(
+    role: str, torch_team: Team, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = list(select(_ROLES[role], torch_team.counts(_ROLES[role]), is_full=_is_full(request)))
+    _try_all(iter(cases if _is_full(request) else cases[:: _SAMPLE[role]]), torch_team, role, capsys)
+
+
+@pytest.mark.parametrize("role", ["launcher", "rank 0", "rank 1"])
+def test_a_call_that_fails_under_pytest_ends_in_words(
+    role: str, pytest_team: Team, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = list(select(_ROLES[role], pytest_team.counts(_ROLES[role]), is_full=_is_full(request)))
+    _try_all(iter(cases if _is_full(request) else cases[:: _SAMPLE[role]]), pytest_team, role, capsys)
+
+
+def _is_full(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--failing-calls") == "all")
 
 
 def _try_all(cases: Iterator[Case], team: Team, role: str, capsys: pytest.CaptureFixture[str]) -> None:

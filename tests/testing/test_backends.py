@@ -46,7 +46,7 @@ def test_marked(process_group): note(dist.get_backend())
 def test_a_failure_over_gloo_frees_the_others(inner: InnerRuns) -> None:
     result = inner.run(
         """
-        @pytest.mark.ranks(2, timeout=30)
+        @pytest.mark.ranks(2, timeout=300)
         def test_fail(process_group, rank):
             if rank == 1: raise ValueError("gone")
             dist.barrier()
@@ -58,7 +58,7 @@ def test_a_failure_over_gloo_frees_the_others(inner: InnerRuns) -> None:
     )
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["rank 1 of 2: ValueError: gone*"])
-    assert result.duration < 20
+    assert result.duration < 200
 
 
 def test_a_backend_that_torch_lacks_is_named(inner: InnerRuns) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from phalanx.errors import InternalError
+from phalanx.errors import InternalError, RankFailedError
 from phalanx.launch.connection import Connection
 from phalanx.testing.crew import Crew
 from phalanx.testing.crew_starts import fork_crew, start_crew, start_programs
@@ -78,7 +78,7 @@ def _is_enough(number: int, start: Callable[[], Crew]) -> bool:
     try:
         with _descriptors_left(number):
             start().close()
-    except OSError:
+    except (OSError, RankFailedError):
         return False
     except InternalError:  # the programs have ended
         return True

@@ -14,18 +14,18 @@ def test_a_failing_rank_frees_the_others_at_once(inner: InnerRuns, kind: str) ->
     start = time.monotonic()
     result = inner.run(
         """
-        @pytest.mark.ranks(4, timeout=50)
+        @pytest.mark.ranks(4, timeout=500)
         def test_barrier(group, rank):
             if rank == 2: raise ValueError("gone")
             group.barrier()
 
-        @pytest.mark.ranks(2, timeout=50)
+        @pytest.mark.ranks(2, timeout=500)
         def test_recv(group, rank):
             group.barrier()
             if rank == 1: raise ValueError("gone")
             group.recv(torch.ones(1), 1)
 
-        @pytest.mark.ranks(2, timeout=50)
+        @pytest.mark.ranks(2, timeout=500)
         def test_computing(group, rank):
             group.barrier()
             if rank == 1: raise ValueError("gone")
@@ -33,7 +33,7 @@ def test_a_failing_rank_frees_the_others_at_once(inner: InnerRuns, kind: str) ->
         """,
         f"--ranks-kind={kind}",
     )
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 400
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(
         [
@@ -77,7 +77,7 @@ def test_a_rank_that_dies_fails_its_test_alone_and_says_how(inner: InnerRuns, ki
     ]
     start = time.monotonic()
     result = inner.run("".join(tests), f"--ranks-kind={kind}")
-    assert time.monotonic() - start < 40
+    assert time.monotonic() - start < 300
     result.assert_outcomes(failed=len(_ENDS), passed=len(_ENDS))
     for _, told in _ENDS.values():
         result.stdout.fnmatch_lines([f"rank 1 of 3: {told}*", "rank*: waiting in barrier*", "last words"])

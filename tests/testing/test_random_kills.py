@@ -35,7 +35,7 @@ def test_ranks_killed_at_random_moments_are_all_reported(inner: InnerRuns, kind:
                 case 2: group.barrier()
                 case 3: assert_same_on_ranks(mine)
 
-        @pytest.mark.ranks(3, timeout=30)
+        @pytest.mark.ranks(3, timeout=600)
         @pytest.mark.parametrize("number", range({_NUM_TESTS}))
         def test_kill(group, rank, number):
             note(os.getpid())
@@ -57,7 +57,7 @@ def test_ranks_killed_at_random_moments_are_all_reported(inner: InnerRuns, kind:
         f"--ranks-kind={kind}",
     )
     print(f"seed {seed}")
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 500
     result.assert_outcomes(failed=_NUM_TESTS, passed=1)
     told = [line for line in result.outlines if re.match(r"rank \d of 3: was killed by SIGKILL \(signal 9\)", line)]
     assert len(told) == _NUM_TESTS

@@ -47,7 +47,7 @@ def test_a_rank_that_makes_no_assertion_is_named_at_once(inner: InnerRuns, kind:
         """
         from phalanx.testing import assert_same_on_ranks
 
-        @pytest.mark.ranks(3, timeout=50)
+        @pytest.mark.ranks(3, timeout=500)
         def test_two_of_three(rank):
             if rank != 2:
                 assert_same_on_ranks(1)
@@ -56,7 +56,7 @@ def test_a_rank_that_makes_no_assertion_is_named_at_once(inner: InnerRuns, kind:
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*rank 2 finished the test without this assertion*every rank must make it*"])
-    assert result.duration < 20
+    assert result.duration < 200
 
 
 def test_values_that_cannot_be_compared_are_refused_and_modules_are_compared_by_their_state(inner: InnerRuns) -> None:

@@ -38,7 +38,7 @@ def test_a_test_that_hangs_fails_alone_with_the_stack_of_every_rank(inner: Inner
     def run(limit_s: float) -> pytest.RunResult:
         start = time.monotonic()
         result = inner.run(_HANGING.format(timeout=f", timeout={limit_s}"), f"--ranks-kind={kind}")
-        assert time.monotonic() - start < 40 + limit_s
+        assert time.monotonic() - start < 200 + limit_s
         return result
 
     def check(result: pytest.RunResult, told: str) -> None:

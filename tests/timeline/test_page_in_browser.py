@@ -257,14 +257,19 @@ def test_two_hundred_thousand_calls_are_shown_fast(browser: Browser, tmp_path: P
     write_training(tmp_path, num_ranks=8, num_spans=200_000)
     page = write_timeline(tmp_path).page
     assert page.stat().st_size < 8_000_000
+    # A machine that computes more slowly may take longer: the loop takes 20 to 50 ms on a desktop.
+    loop_ms = browser.ask(
+        "(() => { const t = performance.now(); let sum = 0; for (let i = 0; i < 2e7; i++) sum += i % 7;"
+        " return sum && performance.now() - t; })()"
+    )
     began = time.monotonic()
     browser.open(page)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < max(3, 0.1 * loop_ms)
     assert browser.ask("timelinePage.data.numSpans") > 195_000
     frame_ms = browser.ask(
         "(() => { const t = performance.now(); timelinePage.draw(); return performance.now() - t; })()"
     )
-    assert frame_ms < 200
+    assert frame_ms < max(200, 8 * loop_ms)
     # Zoomed out, a row is as full as the rank was busy; waiting is paler there too.
     num_colors = browser.ask("""(() => {
         const {view, pen, data} = timelinePage;

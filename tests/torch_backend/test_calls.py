@@ -163,6 +163,39 @@ def test_complex_and_sparse_tensors(rank: int) -> None:
 
 
 @pytest.mark.ranks(3)
+def test_sparse_tensors_are_added_up_whatever_their_shape_is(rank: int, world_size: int) -> None:
+    for shape, sparse_dims in [((7,), 1), ((5, 4), 2), ((5, 4, 3), 2), ((6, 2, 3), 1), ((3,), 0), ((2, 0), 2)]:
+        for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):  # torch gives us a copy of complex ones
+            tensors = [_sparse(shape, sparse_dims, other, dtype) for other in range(world_size)]
+            total = sum(tensor.to_dense().double() for tensor in tensors)
+            mine = tensors[rank]
+            dist.all_reduce(mine)
+            assert mine.is_coalesced()
+            assert mine.dtype is dtype
+            _same(mine.to_dense().double(), total.bool().double() if dtype is torch.bool else total)
+
+
+def _sparse(shape: tuple[int, ...], sparse_dims: int, rank: int, dtype: torch.dtype) -> Any:
+    """Return a tensor that names places twice; rank 1 has none."""
+    number = 0 if rank == 1 or 0 in shape else 6
+    indices = torch.empty(sparse_dims, number, dtype=torch.int64)
+    for row, length in zip(indices, shape, strict=False):
+        row.copy_(torch.arange(number) * (rank + 1) % max(length, 1))
+    values = _of(rank, number, *shape[sparse_dims:]).remainder(5).to(dtype)
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+
+
+@pytest.mark.ranks([2, 3])
+def test_sparse_tensors_get_the_same_bits_whatever_a_rank_has_told_its_processor(rank: int, world_size: int) -> None:
+    tiny = torch.tensor([1], dtype=torch.int32).view(torch.float32)
+    torch.set_flush_denormal(rank == 1)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, rank + 1]]), tiny.expand(2), (5,), check_invariants=True)
+    dist.all_reduce(sparse)
+    torch.set_flush_denormal(False)
+    assert sparse.coalesce().values().view(torch.int32).tolist() == [world_size, *[1] * world_size]
+
+
+@pytest.mark.ranks(3)
 def test_objects(rank: int, world_size: int) -> None:
     size = world_size
     everybody: list[Any] = [None] * size

@@ -100,12 +100,17 @@ void reduce_in_place(Endpoint& self, const Call& call, const SymmetricPlace& pla
 enum class Symmetry { kNone, kSome, kAll };
 
 Symmetry symmetry_of_arrivals(const Endpoint& self) {
+  const auto offset_of = [&](int peer) {
+    std::uint64_t offset = 0;
+    std::memcpy(&offset, self.payload(peer, sizeof offset), sizeof offset);
+    return offset;
+  };
   const std::uint64_t first = self.layout().post(0, self.seq()).extra;
   bool is_any = first != 0, is_same = true;
   for (int peer = 1; peer < self.num_ranks(); ++peer) {
-    const std::uint64_t token = self.layout().post(peer, self.seq()).extra;
-    is_any |= token != 0;
-    is_same &= token == first;
+    const std::uint64_t number = self.layout().post(peer, self.seq()).extra;
+    is_any |= number != 0;
+    is_same = is_same && number == first && offset_of(peer) == offset_of(0);
   }
   return !is_any ? Symmetry::kNone : is_same ? Symmetry::kAll : Symmetry::kSome;
 }
@@ -114,7 +119,7 @@ Symmetry symmetry_of_arrivals(const Endpoint& self) {
 void all_reduce_large(Endpoint& self, const Call& call, std::byte* data, const SymmetricPlace& place) {
   StagedAllReduce staged(self, call, data);
   if (!place.block) staged.produce(0);
-  self.publish(call, nullptr, 0, place.token());
+  self.publish(call, reinterpret_cast<const std::byte*>(&place.offset), sizeof place.offset, place.number());
   self.await_arrivals(call);
   const Symmetry symmetry = symmetry_of_arrivals(self);
   if (symmetry == Symmetry::kAll) return reduce_in_place(self, call, place);

@@ -15,7 +15,7 @@ from phalanx.cli.completion import complete_job
 from phalanx.cli.numbers import Seconds
 
 if TYPE_CHECKING:
-    from phalanx.diagnosis.job_list import Job
+    from phalanx.diagnosis.job_list import RunningJob
     from phalanx.diagnosis.observation import Observation
 
 
@@ -96,7 +96,7 @@ def _watch(wanted: str | None, every_s: float) -> None:
 
     if wanted is not None and Path(wanted).is_file():
         raise UsageError(f"{wanted}: a flight record does not change; leave out --watch")
-    job: Job | None = choose_job(wanted)
+    job: RunningJob | None = choose_job(wanted)
     with contextlib.suppress(KeyboardInterrupt):
         while job is not None:
             text = render(observe(sorted(job.pids), job.record), is_full=False)

@@ -10,7 +10,8 @@ A thread without Python code writes nothing. If it has handled both signals and 
 
 The lock lets one process ask at a time. Many ranks may ask the same late rank at once; then the second one uses the
 answer that the first one got. A process that is not ready, or is stopped, gets no signal, because a signal that it does
-not catch would end it. Nothing is written into a file of another user: the superuser only sends the signal and reads.
+not catch would end it. Nothing is written into a file of another user: the superuser only lets that user's rights send
+the signal, and reads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from phalanx.diagnosis.memory_files import MemoryFile, memory_files, open_memory_file
-from phalanx.diagnosis.processes import blocks, catches, has_waiting, state_of
+from phalanx.diagnosis.processes import blocks, catches, has_waiting, owner_of, state_of
+from phalanx.diagnosis.signals_as_owner import SignalsByOwner
 from phalanx.diagnosis.stacks import MEMORY_NAME, STACK_SIGNAL
 from phalanx.engine import signal_thread
 
@@ -51,10 +53,11 @@ def ask_for_stacks(
     """
     deadline = time.monotonic() + timeout_s
     questions = []
+    signals = SignalsByOwner()
     for pid in dict.fromkeys(pids):
         with contextlib.suppress(OSError):  # it has ended, or can't be looked at
             others = [each for each in (threads or {}).get(pid, ()) if 0 < each <= _LARGEST_THREAD]
-            questions.append(_Question(pid, list(dict.fromkeys([pid, *others]))[:_MOST_THREADS]))
+            questions.append(_Question(pid, list(dict.fromkeys([pid, *others]))[:_MOST_THREADS], signals))
     try:
         open_questions = questions
         while time.monotonic() < deadline:
@@ -66,6 +69,7 @@ def ask_for_stacks(
     finally:
         for question in questions:
             question.close()
+        signals.close()
 
 
 def _goes_on(question: _Question) -> bool:
@@ -99,7 +103,7 @@ class _Question:
         OSError: The process has ended, or is not ready to answer.
     """
 
-    def __init__(self, pid: int, threads: Iterable[int]) -> None:
+    def __init__(self, pid: int, threads: Iterable[int], signals: SignalsByOwner) -> None:
         self.pid = pid
         self._threads = list(threads)
         self._answers: dict[int, str] = {}
@@ -107,6 +111,7 @@ class _Question:
         self._start = -1  # of the answer that is awaited
         # First of all: while this process lives, nobody else has its number.
         self._process = os.pidfd_open(pid)
+        self._signals = signals
         try:
             self._file, self._is_writable = self._open_memory()
         except OSError:
@@ -213,8 +218,14 @@ class _Question:
         return bool(end.poll(0))
 
     def _signal_twice(self, thread: int) -> bool:
-        is_there = signal_thread(self.pid, thread, STACK_SIGNAL)
-        return is_there and signal_thread(self.pid, thread, STACK_SIGNAL)
+        return self._signal(thread) and self._signal(thread)
+
+    def _signal(self, thread: int) -> bool:
+        if self._is_writable:
+            return signal_thread(self.pid, thread, STACK_SIGNAL)
+        owner = owner_of(self.pid)
+        # Root owns what has ended, and also what another user has started with the rights of root.
+        return bool(owner) and self._signals.send(owner or 0, self.pid, thread, STACK_SIGNAL)
 
     def _read(self) -> str | None:
         """Return the answer if it is complete, that is, if a second one has begun."""

@@ -24,6 +24,7 @@ from phalanx.errors import (
     AbortedError,
     ClosedError,
     DeadlockError,
+    Details,
     InternalError,
     MismatchError,
     OperationTimeoutError,
@@ -60,21 +61,25 @@ def _here(facts: Trouble, scene: Scene) -> str:
     return text
 
 
-def _lines(*pairs: tuple[str, str]) -> str:
-    return "".join(f"\n  {label:<8} {text}" for label, text in pairs if text)
+def _details(*pairs: tuple[str, str]) -> Details:
+    return tuple((label, text) for label, text in pairs if text)
+
+
+def _text_of(details: Details) -> str:
+    return "".join(f"\n  {label:<8} {text}" for label, text in details)
 
 
 def _error(
     kind: type[PhalanxError],
     headline: str,
-    lines: str,
+    details: Details,
     facts: Trouble,
     scene: Scene,
     culprits: Sequence[int] = (),
     verdict: str = "",
 ) -> PhalanxError:
-    return kind(
-        f"{_title(facts, scene)}: {headline}{lines}",
+    error = kind(
+        f"{_title(facts, scene)}: {headline}{_text_of(details)}",
         group=scene.group,
         rank=scene.rank,
         num_ranks=scene.num_ranks,
@@ -83,20 +88,22 @@ def _error(
         culprits=tuple(culprits),
         verdict=verdict,
     )
+    error.details = details
+    return error
 
 
 def _usage(facts: Trouble, scene: Scene) -> PhalanxError:
-    return _error(UsageError, facts.text, _lines(("here", f"rank {scene.rank} of {scene.num_ranks}")), facts, scene)
+    return _error(UsageError, facts.text, _details(("here", f"rank {scene.rank} of {scene.num_ranks}")), facts, scene)
 
 
 def _closed(facts: Trouble, scene: Scene) -> PhalanxError:
     advice = "call it before close(), or make a new group with split() or phalanx.connect()"
-    return _error(ClosedError, "the group is closed", _lines(("do", advice)), facts, scene)
+    return _error(ClosedError, "the group is closed", _details(("do", advice)), facts, scene)
 
 
 def _forked(facts: Trouble, scene: Scene) -> PhalanxError:
     advice = "use the group in the process that made it; child processes make their own"
-    return _error(ClosedError, "this process was forked from the rank", _lines(("do", advice)), facts, scene)
+    return _error(ClosedError, "this process was forked from the rank", _details(("do", advice)), facts, scene)
 
 
 _SHOWN_RANKS = 8
@@ -146,17 +153,19 @@ def _mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
         for text, ranks in others.items()
     ]
     pairs.append(("unknown", describe_doubt(sides, scene.num_ranks)))
-    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
+    details = _details(("here", _here(facts, scene)), *pairs, ("do", advice))
     headline = f"{where}ranks disagree on {field}"
-    return _disagreement(headline, lines, facts, scene, sides, f"different {field}")
+    return _disagreement(headline, details, facts, scene, sides, f"different {field}")
 
 
 def _called(entry: EntryFacts) -> str:
     return f"called {formatting.call(entry)}" + (f", {formatting.place(entry.location)}" if entry.location else "")
 
 
-def _disagreement(headline: str, lines: str, facts: Trouble, scene: Scene, sides: Sides, verdict: str) -> PhalanxError:
-    error = _error(MismatchError, headline, lines, facts, scene, find_minority(sides, scene.num_ranks), verdict)
+def _disagreement(
+    headline: str, details: Details, facts: Trouble, scene: Scene, sides: Sides, verdict: str
+) -> PhalanxError:
+    error = _error(MismatchError, headline, details, facts, scene, find_minority(sides, scene.num_ranks), verdict)
     assert isinstance(error, MismatchError)
     error.sides = sides
     return error
@@ -204,8 +213,8 @@ def _size_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
     sides = sides_of(calls)
     if odd is None and scene.num_ranks > 2:
         pairs.append(("unknown", f"who is right: rank {sender} or rank {receiver}"))
-    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
-    return _disagreement(f"ranks disagree on {what}", lines, facts, scene, sides, "different size")
+    details = _details(("here", _here(facts, scene)), *pairs, ("do", advice))
+    return _disagreement(f"ranks disagree on {what}", details, facts, scene, sides, "different size")
 
 
 def _odd_one_out(entries: Sequence[EntryFacts | None], pair: tuple[int, int]) -> int | None:
@@ -224,9 +233,9 @@ def _message_mismatch(facts: Trouble, scene: Scene) -> PhalanxError:
         what = f"sent {facts.found_bytes} bytes of another size or dtype"
         advice = "receive into a tensor of the sent shape and dtype"
     own = f"rank {scene.rank} of {scene.num_ranks} has {facts.dtype} {formatting.shape(facts.shape)}"
-    lines = _lines(("here", own), ("differs", f"{scene.process(peer)} {what}"), ("do", advice))
+    details = _details(("here", own), ("differs", f"{scene.process(peer)} {what}"), ("do", advice))
     what = f"the message and the buffer differ (rank {peer})"
-    return _error(MismatchError, what, lines, facts, scene, [peer], "different message")
+    return _error(MismatchError, what, details, facts, scene, [peer], "different message")
 
 
 def _elsewhere(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -234,11 +243,11 @@ def _elsewhere(facts: Trouble, scene: Scene) -> PhalanxError:
     number, reporter = facts.fault_seq, facts.reporter
     what = f"ranks called different things (noticed by rank {reporter})"
     headline = f"the group broke in operation #{number}, where {what}"
-    lines = _lines(
+    details = _details(
         ("here", f"rank {scene.rank} of {scene.num_ranks}"),
         ("do", "see the error of the ranks that were in that operation"),
     )
-    return _disagreement(headline, lines, facts, scene, ((facts.culprit,), (reporter,)), "")
+    return _disagreement(headline, details, facts, scene, ((facts.culprit,), (reporter,)), "")
 
 
 def _timeout(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -254,19 +263,19 @@ def _timeout(facts: Trouble, scene: Scene) -> PhalanxError:
         who = "this rank came too late"
     verdict, advice = _why_late(missing, scene)
     pairs = [*_missing(missing, scene), *_held_up(facts, missing, scene), *_circle(scene)]
-    lines = _lines(("here", _here(facts, scene)), *pairs, ("do", advice))
-    return _error(OperationTimeoutError, f"{_when(facts, scene)} {who}", lines, facts, scene, missing, verdict)
+    details = _details(("here", _here(facts, scene)), *pairs, ("do", advice))
+    return _error(OperationTimeoutError, f"{_when(facts, scene)} {who}", details, facts, scene, missing, verdict)
 
 
 def _busy_gpu(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
     own = _message_here(facts, scene) if facts.is_message else _here(facts, scene)
-    lines = _lines(
+    details = _details(
         ("here", own),
         ("do", f"look for a long kernel or copy on rank {rank}'s current stream, or give a longer timeout"),
     )
     headline = f"{_when(facts, scene)} the GPU has not finished what rank {rank} gave it before this call"
-    return _error(OperationTimeoutError, headline, lines, facts, scene, [rank], "busy GPU")
+    return _error(OperationTimeoutError, headline, details, facts, scene, [rank], "busy GPU")
 
 
 def _when(facts: Trouble, scene: Scene) -> str:
@@ -306,13 +315,13 @@ def _cut_off(facts: Trouble, scene: Scene) -> PhalanxError:
     culprits = late_ranks(facts, scene.rows)
     verdict = "deadlock" if scene.around.cycle else "no receiver" if message.operation == "send" else "no sender"
     headline = f"the group broke when rank {facts.reporter} timed out in {formatting.operation(message)}"
-    lines = _lines(
+    details = _details(
         ("here", f"rank {scene.rank} of {scene.num_ranks}"),
         *_missing(culprits, scene),
         *_circle(scene),
         ("do", f"see the error of rank {facts.reporter}"),
     )
-    return _error(OperationTimeoutError, headline, lines, facts, scene, culprits, verdict)
+    return _error(OperationTimeoutError, headline, details, facts, scene, culprits, verdict)
 
 
 def _why_late(missing: Sequence[int], scene: Scene) -> tuple[str, str]:
@@ -337,14 +346,14 @@ def _way_out(facts: Trouble, scene: Scene) -> str:
 def _deadlock(facts: Trouble, scene: Scene) -> PhalanxError:
     headline, *circle = facts.text.splitlines() or ["the ranks wait for each other"]
     own = _message_here(facts, scene) if facts.is_message else _here(facts, scene)
-    lines = _lines(
+    details = _details(
         ("here", own),
         *(("cycle" if number == 0 else "", text) for number, text in enumerate(circle)),
         ("do", _way_out(facts, scene)),
     )
     awaited = awaited_ranks(scene.rows[scene.rank], scene.rows) if scene.rows else []
     culprits = [rank for rank in awaited if rank >= 0]
-    return _error(DeadlockError, f"deadlock: {headline}", lines, facts, scene, culprits, "deadlock")
+    return _error(DeadlockError, f"deadlock: {headline}", details, facts, scene, culprits, "deadlock")
 
 
 def _circle(scene: Scene) -> list[tuple[str, str]]:
@@ -374,9 +383,11 @@ def _message_timeout(facts: Trouble, scene: Scene) -> PhalanxError:
     pairs += scene.stand(peer)
     verdict = "deadlock" if scene.around.cycle else "no receiver" if is_send else "no sender"
     circle = [] if is_met else _circle(scene)  # the two ends of one message do not form a circle
-    lines = _lines(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
+    details = _details(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
     culprits = [peer] if peer >= 0 else []
-    return _error(OperationTimeoutError, f"{after}, waiting for {whom}: {what}", lines, facts, scene, culprits, verdict)
+    return _error(
+        OperationTimeoutError, f"{after}, waiting for {whom}: {what}", details, facts, scene, culprits, verdict
+    )
 
 
 def _message_here(facts: Trouble, scene: Scene) -> str:
@@ -390,20 +401,22 @@ def _message_here(facts: Trouble, scene: Scene) -> str:
 def describe_missing(scene: Scene, missing: Iterable[int]) -> str:
     """Say what the ranks that are missing when a group is made do instead."""
     ranks = sorted(missing)
-    return f"{formatting.rank_list(ranks)} did not come" + _lines(*_missing(ranks, scene))
+    return f"{formatting.rank_list(ranks)} did not come" + _text_of(_details(*_missing(ranks, scene)))
 
 
 def _peer_died(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
     status = scene.rows[rank].exit_status if scene.rows else -1
-    lines = _lines(
+    details = _details(
         ("here", _here(facts, scene)),
         ("died", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else ""),
         ("do", f"look at what rank {rank} printed last; go on without it with group.shrink()"),
     )
     headline = f"{scene.process(rank)} {formatting.death(status)}"
-    error = _error(PeerDiedError, headline, lines, facts, scene, [rank], "died")
+    error = _error(PeerDiedError, headline, details, facts, scene, [rank], "died")
     assert isinstance(error, PeerDiedError)
+    error.pid = scene.rows[rank].any_pid if scene.rows else 0
+    error.last_call = scene.whereabouts(rank) if scene.rows and scene.has_called(rank) else ""
     error.exit_code = status if 0 <= status < 256 else None
     error.signal = status - 256 if status >= 256 else None
     return error
@@ -413,8 +426,8 @@ def _peer_left(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
     last = [("left", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)] if scene.rows else []
     advice = "let every rank make the same calls before it closes the group"
-    lines = _lines(("here", _here(facts, scene)), *last, ("do", advice))
-    return _error(PeerLeftError, f"{scene.process(rank)} closed the group", lines, facts, scene, [rank], "left")
+    details = _details(("here", _here(facts, scene)), *last, ("do", advice))
+    return _error(PeerLeftError, f"{scene.process(rank)} closed the group", details, facts, scene, [rank], "left")
 
 
 def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -422,46 +435,46 @@ def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:
     what = facts.text.splitlines()[0] if facts.text else "an exception"
     how = "had its arguments refused" if not facts.is_fatal else "raised"
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers
-        lines = _lines(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
-        return _error(PeerFailedError, f"another rank raised: {what}", lines, facts, scene, verdict="raised")
+        details = _details(("here", _here(facts, scene)), ("do", "look at what the other ranks printed"))
+        return _error(PeerFailedError, f"another rank raised: {what}", details, facts, scene, verdict="raised")
     last, advice = ("", ""), f"correct the call on rank {rank}"
     if facts.is_fatal:
         advice = f"look at the traceback of rank {rank}"
         last = ("last", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else "")
-    lines = _lines(("here", _here(facts, scene)), last, ("do", advice))
+    details = _details(("here", _here(facts, scene)), last, ("do", advice))
     verdict = "raised" if facts.is_fatal else "refused"
-    return _error(PeerFailedError, f"{scene.process(rank)} {how}: {what}", lines, facts, scene, [rank], verdict)
+    return _error(PeerFailedError, f"{scene.process(rank)} {how}: {what}", details, facts, scene, [rank], verdict)
 
 
 def _aborted(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
     why = f": {facts.text}" if facts.text else ""
-    lines = _lines(("here", _here(facts, scene)), ("do", "make a new group: shrink(), or phalanx.connect()"))
-    return _error(AbortedError, f"rank {rank} aborted the group{why}", lines, facts, scene, [rank])
+    details = _details(("here", _here(facts, scene)), ("do", "make a new group: shrink(), or phalanx.connect()"))
+    return _error(AbortedError, f"rank {rank} aborted the group{why}", details, facts, scene, [rank])
 
 
 def _interrupted(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
-    lines = _lines(("here", _here(facts, scene)))
-    return _error(AbortedError, f"rank {rank} was interrupted", lines, facts, scene, [rank])
+    details = _details(("here", _here(facts, scene)))
+    return _error(AbortedError, f"rank {rank} was interrupted", details, facts, scene, [rank])
 
 
 def _out_of_memory(facts: Trouble, scene: Scene) -> PhalanxError:
     needed, available = facts.wanted_bytes, facts.found_bytes
     what = f"rank {facts.culprit} has not enough shared memory"
-    lines = _lines(
+    details = _details(
         ("needed", f"{needed / 2**20:.1f} MiB"),
         ("available", f"{available / 2**20:.1f} MiB (memory, control-group and address-space limits)"),
         ("do", "use fewer ranks or smaller tensors, or raise the limit"),
     )
-    error = _error(SharedMemoryError, what, lines, facts, scene, [facts.culprit])
+    error = _error(SharedMemoryError, what, details, facts, scene, [facts.culprit])
     assert isinstance(error, SharedMemoryError)
     error.needed_bytes, error.available_bytes = needed, available
     return error
 
 
 def _unknown(facts: Trouble, scene: Scene) -> PhalanxError:
-    return _error(InternalError, f"unknown trouble {facts}", "", facts, scene)
+    return _error(InternalError, f"unknown trouble {facts}", (), facts, scene)
 
 
 _EXPLAINERS: dict[str, Callable[[Trouble, Scene], PhalanxError]] = {

@@ -19,7 +19,7 @@ _LOOKS = 5
 
 
 @dataclass
-class Job:
+class RunningJob:
     """Processes that have groups in common, and their launcher.
 
     Attributes:
@@ -44,9 +44,9 @@ class Job:
         return visible(f"pid {number}{f'  {self.name}' if self.name else ''}{ranks}  {shown}")
 
 
-def find_jobs() -> list[Job]:
+def find_jobs() -> list[RunningJob]:
     """Return all jobs of this user: those that have a launcher, and those whose processes only share a group."""
-    records: dict[tuple[int, int], Job] = {}
+    records: dict[tuple[int, int], RunningJob] = {}
     groups: dict[tuple[int, int], set[int]] = {}
 
     def is_known(found: MemoryFile) -> bool:
@@ -59,11 +59,11 @@ def find_jobs() -> list[Job]:
                 groups.setdefault(found.identity, set()).add(pid)
             elif found.name == JOB_RECORD and not is_known(found):
                 record = read_job_record(found)
-                records[found.identity] = Job({pid, *record.pids}, record)
+                records[found.identity] = RunningJob({pid, *record.pids}, record)
     jobs = list(records.values())
     for members in groups.values():
         touched = [job for job in jobs if job.pids & members]
-        merged = Job(members.union(*(job.pids for job in touched)))
+        merged = RunningJob(members.union(*(job.pids for job in touched)))
         merged.record = next((job.record for job in touched if job.record != JobView()), JobView())
         jobs = [job for job in jobs if job not in touched] + [merged]
     return sorted(jobs, key=lambda job: min(job.pids))
@@ -92,7 +92,7 @@ def _parse_record(descriptor: int) -> JobView:
     return JobView()
 
 
-def choose_job(wanted: str | None) -> Job:
+def choose_job(wanted: str | None) -> RunningJob:
     """Return the job with this process or name, or the only one.
 
     Raises:
@@ -118,7 +118,7 @@ def choose_job(wanted: str | None) -> Job:
     raise UsageError(_why_not(wanted, jobs))
 
 
-def _jobs_of_process(number: int, jobs: list[Job]) -> list[Job]:
+def _jobs_of_process(number: int, jobs: list[RunningJob]) -> list[RunningJob]:
     """Return the jobs of a process; if it is in none, those that it has started, perhaps through other processes."""
     found = [job for job in jobs if number in {*job.pids, job.record.pid} - {0}]
     if found:
@@ -137,12 +137,12 @@ def _ancestors_of(pids: set[int]) -> set[int]:
     return found
 
 
-def follow_job(job: Job) -> Job | None:
+def follow_job(job: RunningJob) -> RunningJob | None:
     """Return a job with the processes that it has now; None if all processes that it had are gone."""
     return next((now for now in find_jobs() if now.pids & job.pids), None)
 
 
-def _why_not(wanted: str, jobs: list[Job]) -> str:
+def _why_not(wanted: str, jobs: list[RunningJob]) -> str:
     if wanted.isdecimal():
         pid = int(wanted)
         if owner_of(pid) is None:

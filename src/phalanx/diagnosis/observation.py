@@ -94,9 +94,11 @@ def describe(
 ) -> Observation:
     """Describe these groups and processes and what these have started, with the stacks of those that answer in time."""
     threads: dict[int, list[int]] = {}
-    ranks = {pid for pid in job.pids if pid in pids}
+    known = set(pids)
+    ranks = known.intersection(job.pids)
     for row in (row for group in groups for row in group.snapshot()):
-        ranks |= {row.any_pid} & set(pids)
+        if row.any_pid in known:
+            ranks.add(row.any_pid)
         if row.state == "present":
             threads.setdefault(row.pid, []).append(row.thread)
     # A process that a rank has forked may be among `pids`, because it has inherited the rank's memory files.

@@ -70,7 +70,7 @@ def _belongs_to(entry: os.DirEntry[str], user: int) -> bool:
         return False
 
 
-def _stat_fields(pid: int) -> list[str]:
+def _stat_fields(pid: int | str) -> list[str]:
     try:
         content = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
@@ -90,7 +90,13 @@ def describe_state(letter: str) -> str:
     return _STATES.get(letter, "gone")
 
 
-def parent_of(pid: int) -> int:
+def start_of(pid: int) -> int:
+    """Return when a process began, in ticks of the kernel's clock since the machine started; 0 if there is none."""
+    fields = _stat_fields(pid)
+    return int(fields[_START]) if fields else 0
+
+
+def parent_of(pid: int | str) -> int:
     """Return the parent of a process; 0 when there is none."""
     fields = _stat_fields(pid)
     return int(fields[_PARENT]) if fields else 0

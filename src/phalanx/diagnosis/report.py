@@ -16,7 +16,7 @@ from phalanx.diagnosis.processes import describe_state
 from phalanx.diagnosis.stacks import Frame, ThreadStack, is_launchers, is_users, parse_stacks
 from phalanx.diagnosis.summary import summarize
 from phalanx.diagnosis.views import GroupView, ProcessView
-from phalanx.diagnosis.waits import Wait, find_waits, in_world, key_of
+from phalanx.diagnosis.waits import MOST_AWAITED, Wait, in_world, key_of
 from phalanx.engine.facts import EntryFacts, RankFacts
 
 _SHOWN_OPERATIONS = 5
@@ -43,8 +43,16 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     lines += _render_stacks(found)
     if is_full:
         lines += _render_past(found)
-    lines += [f"note: {note}" for note in seen.notes]
+    lines += [f"note: {note}" for note in (*seen.notes, *_left_out(found))]
     return "\n".join(lines)
+
+
+def _left_out(found: Findings) -> list[str]:
+    if not found.num_left_out:
+        return []
+    return [
+        f"{found.num_left_out} more ranks wait, which is not shown: the others wait for {MOST_AWAITED} ranks already"
+    ]
 
 
 def _visible(value: Any, name: str = "") -> Any:
@@ -73,11 +81,10 @@ def _headline(found: Findings) -> str:
 
 
 def _render_rows(found: Findings, group: GroupView) -> list[str]:
-    waits = {wait.key: wait for wait in reversed(find_waits([group], found.world))}
-    elsewhere = {wait.key: wait.group for wait in reversed(found.waits)}
+    waits = found.waits_in(group)
     lines = []
     for row in group.rows:
-        doing = _describe_row(found, group, row, waits.get(key_of(row)), elsewhere.get(key_of(row)))
+        doing = _describe_row(found, group, row, waits.get(key_of(row)), found.elsewhere.get(key_of(row)))
         lines.append(f"  rank {found.member(group, row.rank):<3} pid {row.any_pid:<8} {doing}")
     return lines
 
@@ -114,7 +121,7 @@ def _render_stacks(found: Findings) -> list[str]:
         ranks = found.ranks_of(process)
         if ranks:
             state = f"{describe_state(process.state)}, {formatting.size(process.resident_bytes)}"
-            threads = {key[1]: rank for key, rank in found.world.items() if key[0] == process.pid and key[1]}
+            threads = {key[1]: found.world[key] for key in found.keys_of(process) if key[1]}
             lines += ["", f"{formatting.rank_list(ranks)} (pid {process.pid}), {state}"]
             lines += _render_threads(process, threads)
             for child in found.children_of(process):

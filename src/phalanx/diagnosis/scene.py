@@ -38,6 +38,11 @@ class Scene:
         row = self.rows[rank]
         return f"rank {rank}" if row.is_thread or not row.any_pid else f"rank {rank} (pid {row.any_pid})"
 
+    def has_called(self, rank: int) -> bool:
+        """Tell whether a rank has called anything in this group."""
+        row = self.rows[rank]
+        return row.arrived != 0 or row.mail is not None or row.begun is not None
+
     def whereabouts(self, rank: int) -> str:
         """Say what a missing rank did last, or does instead."""
         row = self.rows[rank]

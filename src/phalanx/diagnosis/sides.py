@@ -31,10 +31,10 @@ def find_minority(sides: Sides, num_ranks: int) -> tuple[int, ...]:
     return tuple(sorted(rank for side in sides if majority and side != majority for rank in side))
 
 
-def merge_sides(told: Iterable[Sides]) -> Sides:
+def merge_sides(reports: Iterable[Sides]) -> Sides:
     """Put together what several ranks know: two sides with a rank in common are one side."""
     merged: list[set[int]] = []
-    for side in (set(side) for sides in told for side in sides):
+    for side in (set(side) for sides in reports for side in sides):
         common = [other for other in merged if other & side]
         merged = [other for other in merged if not other & side]
         merged.append(side.union(*common))

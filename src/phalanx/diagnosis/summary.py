@@ -79,9 +79,10 @@ def _describe_stopped(found: Findings) -> list[str]:
 
 def _describe_holdup(found: Findings, long: Sequence[Wait]) -> list[str]:
     culprits = _find_culprits(found, long)
-    lines = [_describe_culprit(found, key, number, held) for (key, number), held in culprits.items()]
-    if len(lines) > _SHOWN_CULPRITS:
-        lines[_SHOWN_CULPRITS:] = [f"and {len(lines) - _SHOWN_CULPRITS} more ranks hold up others"]
+    shown = list(culprits.items())[:_SHOWN_CULPRITS]
+    lines = [_describe_culprit(found, key, number, held) for (key, number), held in shown]
+    if len(culprits) > _SHOWN_CULPRITS:
+        lines.append(f"and {len(culprits) - _SHOWN_CULPRITS} more ranks hold up others")
     for wait in long:
         if wait.is_any:
             waited = formatting.seconds(found.waited_s(wait))

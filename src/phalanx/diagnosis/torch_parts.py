@@ -51,15 +51,20 @@ def find_parts(seen: Observation, members: Sequence[Sequence[int]]) -> Iterator[
 def number_members(seen: Observation) -> list[tuple[int, ...]]:
     """Return the members of each group as ranks of the world; ranks that have not joined get the numbers left over."""
     world = world_of(seen.groups, seen.job.pids)
+    numbers = set(world.values())
+    beyond = max(numbers, default=-1) + 1
     numbered = []
     for view in seen.groups:
         known = {row.rank: world[key_of(row)] for row in view.rows if key_of(row) in world}
         # In a group of all ranks, a rank that has not joined has the number that no other member has.
-        taken = set(known.values()) if view.num_ranks >= len(world) else {*known.values(), *world.values()}
+        is_whole = view.num_ranks >= len(world)
+        taken = set(known.values())
+        following = max(taken, default=-1) + 1 if is_whole else beyond
         for rank in range(view.num_ranks):
             if rank not in known:
-                known[rank] = rank if rank not in taken else max(taken) + 1
+                known[rank] = rank if rank not in taken and (is_whole or rank not in numbers) else following
                 taken.add(known[rank])
+                following = max(following, known[rank] + 1)
         numbered.append(tuple(known[rank] for rank in range(view.num_ranks)))
     return numbered
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phalanx.diagnosis.findings import find
 from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.record_folder import write_whole
-from phalanx.diagnosis.stacks import ThreadStack, is_launchers, parse_stacks, stack_of
+from phalanx.diagnosis.stacks import ThreadStack, is_launchers
 from phalanx.diagnosis.torch_parts import Part, find_parts, number_members
-from phalanx.diagnosis.waits import key_of, world_of
 from phalanx.engine.facts import EntryFacts
 from phalanx.errors import PhalanxError
 
@@ -65,20 +65,29 @@ def write_torch_records(seen: Observation, folder: Path) -> list[Path]:
 def build_dumps(seen: Observation) -> dict[int, dict[str, Any]]:
     """Return what torch would have recorded, by rank of the world."""
     members = number_members(seen)
-    ranks = sorted({*world_of(seen.groups, seen.job.pids).values(), *(rank for each in members for rank in each)})
+    found = find(seen)
+    ranks = sorted({*found.world.values(), *(rank for each in members for rank in each)})
     parts: dict[int, list[Part]] = {rank: [] for rank in ranks}
     for part in find_parts(seen, members):
         parts[part.rank].append(part)
-    groups = {(str(index), view.name): members[index] for index, view in enumerate(seen.groups)}
-    return {rank: _dump(seen, rank, parts[rank], groups) for rank in ranks}
+    groups: dict[int, dict[tuple[str, str], Sequence[int]]] = {rank: {} for rank in ranks}
+    for index, view in enumerate(seen.groups):
+        for rank in members[index]:
+            groups[rank][str(index), view.name] = members[index]
+    stacks = {rank: found.stack(key) for key, rank in found.world.items()}
+    return {rank: _dump(seen, parts[rank], groups[rank], stacks.get(rank)) for rank in ranks}
 
 
 def _dump(
-    seen: Observation, rank: int, parts: Sequence[Part], groups: Mapping[tuple[str, str], Sequence[int]]
+    seen: Observation,
+    parts: Sequence[Part],
+    groups: Mapping[tuple[str, str], Sequence[int]],
+    stack: ThreadStack | None,
 ) -> dict[str, Any]:
-    own = {group: members for group, members in groups.items() if rank in members}
-    own.update({part.group: part.members for part in parts})
-    stack = _stack_of(seen, rank)
+    own = {**groups, **{part.group: part.members for part in parts}}
+    by_group: dict[str, list[Part]] = {}
+    for part in parts:
+        by_group.setdefault(part.group[0], []).append(part)
     ordered = sorted(parts, key=lambda part: part.entry.start_ns)
     return {
         "version": _VERSION,
@@ -87,14 +96,14 @@ def _dump(
             name: {"name": name, "desc": description, "ranks": str(sorted(members))}
             for (name, description), members in own.items()
         },
-        "pg_status": {name: _status(parts, name) for name, _ in own},
+        "pg_status": {name: _status(by_group.get(name, ())) for name, _ in own},
         # Numbers start at 0 on every rank, because the analyser drops those below the highest first number.
         "entries": [_entry(seen, part, number, stack) for number, part in enumerate(ordered)],
     }
 
 
-def _status(parts: Sequence[Part], name: str) -> dict[str, int]:
-    numbers = [(part.number, bool(part.entry.end_ns)) for part in parts if part.group[0] == name]
+def _status(parts: Sequence[Part]) -> dict[str, int]:
+    numbers = [(part.number, bool(part.entry.end_ns)) for part in parts]
     latest = max((number for number, _ in numbers), default=-1)
     ended = max((number for number, is_over in numbers if is_over), default=-1)
     return {
@@ -132,13 +141,6 @@ def _entry(seen: Observation, part: Part, number: int, stack: ThreadStack | None
         "retired": is_over,
         "frames": _frames(entry, None if is_over else stack),
     }
-
-
-def _stack_of(seen: Observation, rank: int) -> ThreadStack | None:
-    keys = [key for key, number in world_of(seen.groups, seen.job.pids).items() if number == rank]
-    threads = [row.thread for view in seen.groups for row in view.rows if key_of(row) in keys]
-    texts = [process.stacks for process in seen.processes for key in keys if process.pid == key[0]]
-    return stack_of(parse_stacks(texts[0]), threads[0]) if texts and threads else None
 
 
 def _frames(entry: EntryFacts, stack: ThreadStack | None) -> list[dict[str, Any]]:

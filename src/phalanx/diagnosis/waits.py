@@ -5,6 +5,7 @@ Pure functions over snapshots: no waiting, no I/O, so every case can be tested f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ Key = tuple[int, int]  # process, and thread where ranks are threads
 World = Mapping[Key, int]
 
 _JUST_S = 0.5  # so that other ranks that look at the same moment still see it
+# How many ranks all waits name together: as many as in the largest group if all wait for all. Hostile groups
+# could otherwise fill the memory.
+MOST_AWAITED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,14 @@ def world_of(views: Sequence[GroupView], pids: Sequence[int] = ()) -> dict[Key, 
     """Number all ranks of a job as its launcher did, or else as its largest group does, with the others after them."""
     world: dict[Key, int] = {(pid, 0): rank for rank, pid in enumerate(pids)}
     taken = set(world.values())
+    following = len(pids)  # greater than all numbers that are taken
     for view in sorted(views, key=lambda each: -each.num_ranks):
         for row in view.rows:
             key = key_of(row)
             if key[0] and key not in world:
-                world[key] = row.rank if row.rank not in taken else max(taken) + 1
+                world[key] = row.rank if row.rank not in taken else following
                 taken.add(world[key])
+                following = max(following, world[key] + 1)
     return world
 
 
@@ -90,32 +96,71 @@ def in_world(entry: EntryFacts, view: GroupView, world: World) -> EntryFacts:
 
 def find_waits(views: Iterable[GroupView], world: World, *, also_broken: bool = False) -> list[Wait]:
     """Return the ranks that wait. For a broken group, return the ranks that waited when it broke, only if asked."""
-    waits = []
+    return find_most_waits(views, world, also_broken=also_broken)[0]
+
+
+def find_most_waits(views: Iterable[GroupView], world: World, *, also_broken: bool = False) -> tuple[list[Wait], int]:
+    """Do what find_waits() does, and return how many waits it has left out because they name too many ranks."""
+    waits: list[Wait] = []
+    num_left_out = 0
+    room = MOST_AWAITED
     for view in views:
         if view.fault is not None and not also_broken:
             continue
+        members = _Members(view, world)
         for row in view.rows:
-            wait = _wait_of(row, view, world)
-            if wait is not None:
-                waits.append(wait)
-    return sorted(waits, key=lambda wait: wait.rank)
+            entry = _awaited_entry(row, view.fault is not None)
+            if entry is not None and room > 0:
+                waits.append(members.wait(row, entry))
+                room -= len(waits[-1].keys)
+            elif entry is not None:
+                num_left_out += 1
+    return sorted(waits, key=lambda wait: wait.rank), num_left_out
 
 
-def _wait_of(row: RankFacts, view: GroupView, world: World) -> Wait | None:
+def _awaited_entry(row: RankFacts, is_broken: bool) -> EntryFacts | None:
     if row.state != "present":
         return None
-    rows = view.rows
-    mail, entry = row.mail, row.entry
-    if mail is not None and is_waiting(mail, view.fault is not None):
-        peers = [mail.root] if mail.root >= 0 else [other.rank for other in rows if other is not row]
-        return _wait(row, peers, mail, view, world, is_any=mail.root < 0)
+    if row.mail is not None and is_waiting(row.mail, is_broken):
+        return row.mail
     if row.sleeps_for < 0:
         return None
-    if row.collective is not None:
-        return _wait(row, _missing(row, row.collective, rows), row.collective, view, world)
-    if entry is not None:  # the rank is so far ahead that it must wait before it begins
-        return _wait(row, [row.sleeps_for], entry, view, world)
-    return None
+    # Without a collective, the rank is so far ahead that it must wait before it begins.
+    return row.entry if row.collective is None else row.collective
+
+
+class _Members:
+    """The ranks of a group, in the order in which they were seen last."""
+
+    def __init__(self, view: GroupView, world: World) -> None:
+        self._view = view
+        self._world = world
+        self._keys = [key_of(row) for row in view.rows]
+        self._numbers = [world.get(key, rank) for rank, key in enumerate(self._keys)]
+        self._by_arrival = sorted(range(len(view.rows)), key=lambda rank: view.rows[rank].arrived)
+        self._arrivals = [view.rows[rank].arrived for rank in self._by_arrival]
+
+    def wait(self, row: RankFacts, entry: EntryFacts) -> Wait:
+        """Return the wait of a rank in an operation."""
+        peers = self._peers(row, entry)
+        return Wait(
+            self._keys[row.rank],
+            self._numbers[row.rank],
+            tuple(self._keys[peer] for peer in peers),
+            tuple(self._numbers[peer] for peer in peers),
+            in_world(entry, self._view, self._world),
+            self._view.name,
+            entry is row.mail and entry.root < 0 and len(peers) > 1,
+            self._view.nonce,
+        )
+
+    def _peers(self, row: RankFacts, entry: EntryFacts) -> list[int]:
+        if entry is row.mail:
+            return [entry.root] if entry.root >= 0 else [rank for rank in range(len(self._keys)) if rank != row.rank]
+        late: list[int] = []
+        if row.collective is not None and not entry.is_rooted:
+            late = sorted(self._by_arrival[: bisect_left(self._arrivals, entry.seq)])
+        return [rank for rank in late if rank != row.rank] or [row.sleeps_for]
 
 
 def is_waiting(mail: EntryFacts, is_broken: bool) -> bool:
@@ -126,30 +171,6 @@ def is_waiting(mail: EntryFacts, is_broken: bool) -> bool:
 def ended_s(entry: EntryFacts) -> float:
     """Return how long ago an operation ended."""
     return entry.seconds_ago - (entry.end_ns - entry.start_ns) * 1e-9
-
-
-def _missing(row: RankFacts, entry: EntryFacts, rows: Sequence[RankFacts]) -> list[int]:
-    late = [other.rank for other in rows if other.arrived < entry.seq and other is not row]
-    if entry.is_rooted or not late:
-        return [row.sleeps_for]
-    return late
-
-
-def _wait(
-    row: RankFacts, peers: Sequence[int], entry: EntryFacts, view: GroupView, world: World, *, is_any: bool = False
-) -> Wait:
-    keys = tuple(key_of(view.rows[peer]) for peer in peers)
-    key = key_of(row)
-    return Wait(
-        key,
-        world.get(key, row.rank),
-        keys,
-        tuple(world.get(each, peer) for each, peer in zip(keys, peers, strict=True)),
-        in_world(entry, view, world),
-        view.name,
-        is_any and len(peers) > 1,
-        view.nonce,
-    )
 
 
 def find_cycle(waits: Sequence[Wait]) -> list[Wait]:
@@ -176,22 +197,22 @@ def find_circle(waits: Sequence[Wait]) -> list[Wait]:
 
 def _follow(start: Key, by_key: Mapping[Key, list[Wait]], done: set[Key]) -> list[Wait]:
     """Follow the waits until a rank comes a second time; `done` are the ranks from which no circle can be reached."""
-    ranks = [start]
+    ranks = {start: 0}  # with their places on the path; a list would be searched once for every wait
     path: list[Wait] = []  # each from a rank to the next
     ways = [_ways_from(start, by_key)]
     while ways:
         wait, key = next(ways[-1], (None, start))
         if wait is None:
             ways.pop()
-            done.add(ranks.pop())
+            done.add(ranks.popitem()[0])
             del path[-1:]
-        elif key not in by_key or key in done or key == ranks[-1]:
+        elif key not in by_key or key in done or ranks.get(key) == len(path):
             continue
         elif key in ranks:
-            return [*path, wait][ranks.index(key) :]
+            return [*path, wait][ranks[key] :]
         else:
-            ranks.append(key)
             path.append(wait)
+            ranks[key] = len(path)
             ways.append(_ways_from(key, by_key))
     return []
 

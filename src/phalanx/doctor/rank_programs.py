@@ -27,22 +27,24 @@ def sum_over_group() -> float:
     return _the_one_value(tensor)
 
 
-def sum_over_torch(backend: str, port: int, num_ranks: int) -> float:
-    """Do the same over one of torch's backends."""
+def sum_over_torch(backend: str, num_ranks: int) -> float:
+    """Do the same over one of torch's backends. The ranks meet in the launcher's store: no port is opened for it."""
     import torch
 
+    from phalanx.settings import private_store
+    from phalanx.torch_backend.private_store import open_private_store
     from phalanx.torch_backend.untyped import dist
 
     rank = _rank()
     timeout = timedelta(seconds=GPU_OPERATION_S if backend == "nccl" else OPERATION_S)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+    place = private_store()
+    assert place is not None, "spawn gives its ranks a store"
+    store = open_private_store(place, rank, num_ranks, timeout)
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        backend, store=dist.PrefixStore(backend, store), rank=rank, world_size=num_ranks, timeout=timeout
-    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
     tensor = torch.full((_NUMBERS,), rank + 1.0, device=device)
     dist.all_reduce(tensor)
     value = _the_one_value(tensor)

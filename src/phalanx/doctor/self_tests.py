@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Literal
 
 from phalanx.doctor import rank_programs
@@ -19,7 +18,6 @@ _GPU_TEST_S = 60.0  # each rank makes a CUDA context first
 _FIRST_TEST_S = 75.0  # it imports torch, perhaps from a cold disk
 _SPAWN_S = 18.0
 _MOST_RANKS = 64
-_STORE_S = 4.0  # to reach a server in this very process
 _SLOW_NOTICE_S = 1.0
 _SLOW_NETWORK_S = 3.0  # a name server that does not answer costs five
 
@@ -54,11 +52,9 @@ def over_torch(backend: str, num_ranks: int) -> Answer:
 
     if not dist.is_available() or not dist.is_backend_available(backend):
         return Answer("absent", "not in this torch")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_STORE_S))
     started = time.monotonic()
     limit_s = _GPU_TEST_S if backend == "nccl" else _SPAWN_S
-    arguments = (backend, store.port, num_ranks)
-    return _judge(_spawn(rank_programs.sum_over_torch, num_ranks, arguments, timeout_s=limit_s), started)
+    return _judge(_spawn(rank_programs.sum_over_torch, num_ranks, (backend, num_ranks), timeout_s=limit_s), started)
 
 
 def gloo() -> Answer:

@@ -13,7 +13,7 @@ from phalanx.groups.absence import check_alive, describe_absent
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.context import LaunchContext, current_context
 from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
-from phalanx.launch.user_secret import make_private
+from phalanx.launch.run_name import name_of_run
 from phalanx.launch.world import WORLD_NAME
 from phalanx.settings import read_placement, read_settings
 
@@ -51,7 +51,7 @@ def connect_locally(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> Loc
     if placement is not None:
         number = _connects[placement.meeting]
         _connects[placement.meeting] += 1
-        place = f"{make_private(placement.meeting)}#{number}"
+        place = f"{name_of_run(placement)}#{number}"
         return join(placement.rank, placement.size, place, name=name, timeout_s=limit, is_thread=False)
     return join(0, 1, f"alone {os.getpid()} {id(object())}", name=name, timeout_s=limit, is_thread=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import pdb
@@ -15,9 +14,11 @@ from typing import Any
 
 from phalanx.errors import UsageError
 from phalanx.groups.open_groups import open_groups
+from phalanx.launch.claims import check_holder, claim_address
 from phalanx.launch.context import current_context
+from phalanx.launch.meeting import address_of
+from phalanx.launch.run_name import name_of_run
 from phalanx.launch.terminal import borrow_terminal
-from phalanx.launch.user_secret import make_private
 from phalanx.settings import read_placement, terminal_desk
 
 
@@ -40,7 +41,11 @@ def breakpoint(rank: int | None = None) -> None:
     own, job = _own_place()
     if rank is not None and rank != own:
         return
-    if rank is None and not _is_first(job):
+    try:
+        if rank is None and not _is_first(job):
+            return
+    except UsageError as error:
+        warnings.warn(f"breakpoint on rank {own} skipped: {error}", RuntimeWarning, stacklevel=2)
         return
     frame = sys._getframe(1)
     if sys.breakpointhook is not sys.__breakpointhook__:  # another program, such as pytest, has its own debugger
@@ -56,33 +61,41 @@ def breakpoint(rank: int | None = None) -> None:
 
 
 def _own_place() -> tuple[int, str]:
-    """Return the number of this rank, and a name that all ranks of its job share."""
+    """Return the number of this rank, and a name that all ranks of its job share; empty if it is the only rank."""
     context = current_context()
     if context is not None:
         return context.rank, context.meeting
     placement = read_placement()
-    return (0, f"alone {os.getpid()}") if placement is None else (placement.rank, make_private(placement.meeting))
+    return (0, "") if placement is None else (placement.rank, name_of_run(placement))
 
 
 _claims: dict[str, socket.socket] = {}  # held until the process ends, so that the same rank stops every time
+_others: set[str] = set()  # jobs in which another rank stops
 
 
 def _is_first(job: str) -> bool:
-    """Tell whether this rank is the one that stops."""
+    """Tell whether this rank is the one that stops.
+
+    Raises:
+        UsageError: Another user holds the name by which the ranks decide that.
+    """
+    if not job:
+        return True
     context = current_context()
     number = context.rank if context is not None and context.is_thread else ""
     key = f"{job} {number}"
     if key in _claims:
         return True
-    name = hashlib.sha256(f"{os.getuid()}:{job}".encode()).hexdigest()[:40]
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        claim.bind(f"\0phalanx-debugged-{name}")
-    except OSError:
-        claim.close()
-        return False
-    _claims[key] = claim
-    return True
+    address = address_of(f"breakpoint|{job}")
+    if claim_address(claim, address):
+        _claims[key] = claim
+        return True
+    claim.close()
+    if job not in _others:
+        check_holder(address, "breakpoint")
+        _others.add(job)
+    return False
 
 
 _debuggers: dict[int, RankDebugger] = {}

@@ -12,7 +12,7 @@ from phalanx.engine import GroupSegment, RankEndpoint, count_cores, create_group
 from phalanx.engine.facts import FaultKind, Trouble
 from phalanx.errors import MismatchError, PhalanxError, UsageError
 from phalanx.launch.exceptions import headline_of
-from phalanx.launch.meeting import Gathering, MeetingResult, Memory, meet
+from phalanx.launch.meeting import Gathering, HasDescriptor, MeetingResult, meet
 
 Cards = Sequence[tuple[Any, ...]]
 Attached = TypeVar("Attached")
@@ -25,7 +25,7 @@ def gathering_of(
     members: Sequence[int],
     timeout_s: float,
     *,
-    create: Callable[[Cards], Memory],
+    create: Callable[[Cards], HasDescriptor],
     check: Callable[[Cards], None],
 ) -> Gathering:
     """Describe a meeting of members of a group. Each card begins with a rank; the host sorts them like `members`."""

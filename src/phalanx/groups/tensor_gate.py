@@ -66,6 +66,14 @@ def judge(tensor: Tensor) -> int | str | Tensor:
         return _reason_against_storage(tensor) or _lazy_bits(tensor)
 
 
+def tensor_with_memory(tensor: Tensor) -> Tensor | None:
+    """Return the tensor whose memory the engine uses for this one; None if the engine refuses it."""
+    judged = judge(tensor)
+    while isinstance(judged, Tensor):
+        tensor, judged = judged, judge(judged)
+    return None if isinstance(judged, str) else tensor
+
+
 def _is_transformed(tensor: Tensor) -> bool:
     return bool(_C._functorch.is_functorch_wrapped_tensor(tensor)) and not torch._is_functional_tensor(tensor)
 

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable, Sequence
 
 from phalanx.jobs.logs import Logs
-from phalanx.jobs.streams import Stream
+from phalanx.jobs.streams import RankStream
 from phalanx.jobs.view import View
 from phalanx.launch.loop import Loop
 
@@ -22,9 +22,9 @@ class OutputLoop(Loop):
         super().__init__()
         self._view = view
         self._logs = logs
-        self._streams: list[Stream] = []
+        self._streams: list[RankStream] = []
 
-    def add_streams(self, streams: Sequence[Stream]) -> None:
+    def add_streams(self, streams: Sequence[RankStream]) -> None:
         """Show the output of these streams from now on."""
         self._streams = list(streams)
 
@@ -53,7 +53,7 @@ class OutputLoop(Loop):
             elif not is_reading and self.waits_for(stream.descriptor):
                 self.off(stream.descriptor)
 
-    def _read(self, stream: Stream) -> None:
+    def _read(self, stream: RankStream) -> None:
         if not stream.read(self._view, self._logs):
             self.off(stream.descriptor)
             self._streams.remove(stream)

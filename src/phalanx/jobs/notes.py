@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.tracebacks import format_error, identify
-from phalanx.errors import MismatchError, PeerDiedError, PhalanxError
+from phalanx.errors import Details, MismatchError, PeerDiedError, PhalanxError
 from phalanx.launch.disagreement import Disagreement, decode_disagreement, read_disagreement
 from phalanx.launch.exceptions import find_consequence, find_mismatch, headline_of, place_of
 
@@ -32,9 +32,10 @@ class Note:
         traceback: The exception with its traceback, as Python writes it; "" if it is very long.
         short: The same without the calls inside phalanx and torch.
         identity: A text that is equal for equal tracebacks.
-        details: If ranks made different calls, the lines that say which rank called what, and what to do.
+        details: If ranks made different calls, who called what, and what to do: labels and texts.
         disagreement: If ranks made different calls, what the rank knows of that.
-        lost: If it has learned that the process of another rank ended, what that rank did last, after its pid.
+        dead_pid: If it has learned that the process of another rank ended, the id of that process; or 0.
+        last_call: What that process did last in its group, or "".
     """
 
     text: str
@@ -45,9 +46,10 @@ class Note:
     traceback: str = ""
     short: str = ""
     identity: str = ""
-    details: tuple[str, ...] = ()
+    details: Details = ()
     disagreement: Disagreement | None = None
-    lost: str = ""
+    dead_pid: int = 0
+    last_call: str = ""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
@@ -62,7 +64,8 @@ def decode_note(data: bytes) -> Note | None:
     try:
         facts = json.loads(data)
         disagreement = decode_disagreement(facts["disagreement"])
-        return Note(**{**facts, "details": tuple(facts["details"]), "disagreement": disagreement})
+        details = tuple((label, text) for label, text in facts["details"])
+        return Note(**{**facts, "details": details, "disagreement": disagreement})
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -73,7 +76,9 @@ def describe_end(error: BaseException, exit_code: int) -> Note:
     short = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
     cause, mismatch = find_consequence(error), find_mismatch(error)
     place = place_of(error)
-    note = Note(short, place, exit_code, cause is not None, _doing(cause or mismatch, place), lost=_lost(cause))
+    note = Note(short, place, exit_code, cause is not None, _doing(cause or mismatch, place))
+    if isinstance(cause, PeerDiedError):  # the launcher may look when all ranks have left the group
+        note = replace(note, dead_pid=cause.pid, last_call=cause.last_call)
     if isinstance(error, SystemExit):
         return note
     traceback, short_traceback = _tracebacks(error)
@@ -101,17 +106,11 @@ def _doing(reason: BaseException | None, place: str) -> str:
     return f"{reason.operation} #{reason.sequence}" + (f", {place}" if place else "")
 
 
-def _lost(cause: BaseException | None) -> str:
-    """Return what the error says of a rank that has died. The launcher may look when all ranks have left the group."""
-    lines = str(cause).splitlines() if isinstance(cause, PeerDiedError) else []
-    return next((line.partition("died")[2].strip() for line in lines if line.startswith("  died  ")), "")
-
-
 def _tracebacks(error: BaseException) -> tuple[str, str]:
     texts = format_error(error, is_full=True), format_error(error, is_full=False)
     return texts if max(map(len, texts)) <= _LONGEST_TRACEBACK else ("", "")
 
 
-def _details(error: BaseException) -> tuple[str, ...]:
+def _details(error: BaseException) -> Details:
     error = see_through(error)
-    return tuple(str(error).splitlines()[1:]) if isinstance(error, MismatchError) else ()
+    return error.details if isinstance(error, MismatchError) else ()

@@ -16,7 +16,7 @@ _READ_BYTES = 1 << 16
 
 
 @dataclass(eq=False)
-class Stream:
+class RankStream:
     """The launcher's end of stdout or stderr of a rank."""
 
     rank: JobRank
@@ -73,7 +73,7 @@ class Pipes:
         theirs: The ranks' ends: stdout, stderr and failure of each, in rank order.
     """
 
-    streams: list[Stream]
+    streams: list[RankStream]
     failures: list[int]
     theirs: list[int]
 
@@ -96,7 +96,7 @@ def open_pipes(ranks: Sequence[JobRank]) -> Iterator[Pipes]:
                 ours.append(reader)
                 theirs.append(writer)
         streams = [
-            Stream(rank, is_error, ours[3 * rank.number + is_error]) for rank in ranks for is_error in (False, True)
+            RankStream(rank, is_error, ours[3 * rank.number + is_error]) for rank in ranks for is_error in (False, True)
         ]
         yield Pipes(streams, ours[2::3], theirs)
     finally:

@@ -10,6 +10,7 @@ from phalanx.diagnosis.formatting import advice_about_death, death, operation, r
 from phalanx.diagnosis.sides import describe_doubt, find_minority
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
+from phalanx.jobs.notes import Note
 from phalanx.jobs.rank import JobRank
 from phalanx.launch.rank import first_culprit
 
@@ -70,9 +71,9 @@ def summarise_attempt(job: Job, outcome: JobResult, number: int, places: Sequenc
 def _describe_ends(job: Job, outcome: JobResult, culprit: JobRank | None) -> list[str]:
     if culprit is None:
         return describe_others(outcome.ranks)
-    heard = [rank.note.lost for rank in outcome.ranks if rank.note is not None]
+    notes = [rank.note for rank in outcome.ranks if rank.note is not None]
     is_python = job.program.kind != "executable"
-    return [*describe_cause(culprit, outcome.seen, heard, is_python=is_python), *describe_others(outcome.ranks)]
+    return [*describe_cause(culprit, outcome.seen, notes, is_python=is_python), *describe_others(outcome.ranks)]
 
 
 def describe_failure(ranks: Sequence[JobRank]) -> str:
@@ -99,20 +100,20 @@ def _because_of(rank: JobRank, num_ranks: int) -> str:
     return f" because of {rank_list(wrong)}" + (" of the group" if known.num_ranks != num_ranks else "")
 
 
-def describe_cause(rank: JobRank, seen: Observation | None, heard: Sequence[str], *, is_python: bool) -> list[str]:
+def describe_cause(rank: JobRank, seen: Observation | None, notes: Sequence[Note], *, is_python: bool) -> list[str]:
     """Say what the traceback of the first rank that failed does not say, or the terminal does not show.
 
     Args:
         rank: That rank.
         seen: What was seen when it failed.
-        heard: What other ranks say of ranks that have died.
+        notes: The notes of all ranks; they also say what ranks that have died did last.
         is_python: Whether it ran a Python program.
     """
     if rank.note is not None:
-        parts = [text.strip().split(maxsplit=1) for text in rank.note.details if len(text.split()) > 1]
-        told = [(label, _settle_doubt(text, rank) if label == "unknown" else text) for label, text in parts]
-        return [_line(label, text) for label, text in told if text]
-    last = _last_call(rank, seen) or _last_call_heard(rank, heard)
+        known = rank.note.details
+        lines = [(label, _settle_doubt(text, rank) if label == "unknown" else text) for label, text in known]
+        return [_line(label, text) for label, text in lines if text]
+    last = _last_call(rank, seen) or next((note.last_call for note in notes if note.dead_pid == rank.pid), "")
     advice = advice_about_death(rank.status if rank.status is not None else -1) if is_python else ""
     return [_line(label, text) for label, text in (("last", last), ("do", advice)) if text]
 
@@ -134,12 +135,6 @@ def _last_call(rank: JobRank, seen: Observation | None) -> str:
     row = min(called, key=lambda row: row.entry.seconds_ago if row.entry is not None else 0.0)
     assert row.entry is not None
     return f"{'in' if row.finished < row.arrived else 'after'} {operation(row.entry)}"
-
-
-def _last_call_heard(rank: JobRank, heard: Sequence[str]) -> str:
-    """Return the same as a rank knows it that waited for this one."""
-    texts = (text.partition(f"(pid {rank.pid}) ")[2] for text in heard)
-    return next((text for text in texts if text and not text.startswith("has not ")), "")
 
 
 def describe_others(ranks: Sequence[JobRank]) -> list[str]:

@@ -63,14 +63,14 @@ def decode_disagreement(facts: Sequence[Any] | None) -> Disagreement | None:
     return Disagreement(group, sequence, num_ranks, rank, tuple(map(tuple, sides)))
 
 
-def put_together(told: Sequence[Disagreement | None]) -> list[Disagreement | None]:
+def put_together(reports: Sequence[Disagreement | None]) -> list[Disagreement | None]:
     """Return for each rank what all ranks together know of its mismatch."""
     found: dict[tuple[str, int, int], list[Disagreement]] = {}
-    for each in told:
+    for each in reports:
         if each is not None:
             found.setdefault(each.operation, []).append(each)
     merged = {operation: _merge(parts) for operation, parts in found.items()}
-    return [None if each is None else each._replace(sides=merged[each.operation] or each.sides) for each in told]
+    return [None if each is None else each._replace(sides=merged[each.operation] or each.sides) for each in reports]
 
 
 def _merge(parts: Sequence[Disagreement]) -> Sides:

@@ -44,10 +44,14 @@ class ForkedRanks:
         self._running: dict[int, tuple[Rank, ChildProcess]] = {}
 
     def add(self, rank: Rank, pid: int, process: ChildProcess) -> None:
-        """Watch a rank that was started."""
+        """Watch a rank that was started.
+
+        Raises:
+            OSError: The kernel has no memory for that. The rank counts as not started.
+        """
+        self._news.register(process.fileno(), select.EPOLLIN)
         rank.pid, rank.process = pid, process
         self._running[process.fileno()] = (rank, process)
-        self._news.register(process.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when a rank has ended."""

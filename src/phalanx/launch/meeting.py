@@ -44,7 +44,7 @@ _NO_HOST = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.EAGAIN, err
 Attached = TypeVar("Attached")
 
 
-class Memory(Protocol):
+class HasDescriptor(Protocol):
     """What the host makes: anything with a descriptor."""
 
     @property
@@ -89,7 +89,7 @@ class Gathering:
     name: str
     is_complete: Callable[[Sequence[Any]], bool]
     order: Callable[[Sequence[Any]], Sequence[Any]]
-    create: Callable[[Sequence[Any]], Memory]
+    create: Callable[[Sequence[Any]], HasDescriptor]
     describe_missing: Callable[[Sequence[Any]], str]
     timeout_s: float
     check: Callable[[], None] = lambda: None
@@ -161,13 +161,21 @@ def _meet(
             if outcome is not None:
                 return guest.join(outcome, attach, detach)
         if time.monotonic() > deadline:
-            raise _too_late(gathering, [card])
+            raise _no_answer(gathering)
         time.sleep(_RETRY_S)
 
 
 def address_of(name: str) -> bytes:
     """Return the address of the socket for a name. Nobody can guess it without the name."""
     return b"\0phalanx-" + hashlib.sha256(f"{os.geteuid()}:{name}".encode()).hexdigest()[:40].encode()
+
+
+def _no_answer(gathering: Gathering) -> OperationTimeoutError:
+    return OperationTimeoutError(
+        f"{gathering.title}: timed out after {gathering.timeout_s:.3g} s; "
+        "nobody answers at the place where the ranks meet\n"
+        "  do       start the job again; perhaps another user holds this place"
+    )
 
 
 def _too_late(gathering: Gathering, cards: Sequence[Any]) -> OperationTimeoutError:

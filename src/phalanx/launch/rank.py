@@ -46,6 +46,9 @@ class Starter(Protocol):
     def is_over(self) -> bool:
         """Whether all ranks and all processes that they have started have ended."""
 
+    def close(self) -> None:
+        """Stop listening."""
+
 
 @dataclass(eq=False)
 class Rank:

@@ -15,11 +15,11 @@ import secrets
 import signal
 import socket
 import termios
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from phalanx.errors import UsageError
+from phalanx.launch.claims import wait_for_address
 from phalanx.launch.meeting import address_of, is_same_user
 from phalanx.launch.user_secret import make_private
 
@@ -156,17 +156,8 @@ def _turn(desk: str) -> Iterator[None]:
                 raise UsageError("the launcher does not lend its terminal")
         else:
             name = make_private(f"terminal of session {os.getsid(0)}")
-            while not _claim(connection, address_of(name)):
-                time.sleep(_RETRY_S)
+            wait_for_address(connection, address_of(name), "the turn at the terminal")
         yield
-
-
-def _claim(connection: socket.socket, name: bytes) -> bool:
-    try:
-        connection.bind(name)
-    except OSError:  # another rank has it
-        return False
-    return True
 
 
 def terminal_attributes() -> list[Any]:

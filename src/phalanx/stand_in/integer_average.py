@@ -16,6 +16,7 @@ from torch import Tensor
 from phalanx.collectives import ReduceOp, Timeout
 from phalanx.errors import PhalanxError, UsageError
 from phalanx.groups.stream_order import is_virtual
+from phalanx.groups.tensor_gate import tensor_with_memory
 from phalanx.torch_backend.call_options import CallOptions
 from phalanx.torch_backend.operation import flat
 
@@ -70,8 +71,11 @@ def averaging(call: Callable[..., Any], size: int, results: Sequence[Any]) -> Ca
             if not async_op or isinstance(error, UsageError):
                 raise
             return _Over(error)
-        for tensor in flat(results):
-            _divide(tensor, size)
+        with torch._C.DisableTorchFunctionSubclass():
+            for tensor in flat(results):
+                held = tensor_with_memory(tensor)
+                assert held is not None, "the engine has filled it"
+                _divide(held, size)
         return _Over() if async_op else None
 
     return add_up_and_divide
@@ -93,6 +97,9 @@ def _divide(tensor: Tensor, size: int) -> None:
         torch.cuda.current_stream(tensor.device).synchronize()  # other streams may use the result after wait()
         return
     # Divide the memory directly: an operation on the device would belong to the current stream, which may not use the
-    # tensor yet. NCCL's tensors are dense, but not always contiguous.
-    memory = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
-    torch.frombuffer(memory, dtype=tensor.dtype).div_(size, rounding_mode="trunc")
+    # tensor yet. The engine has accepted the tensor, so the memory is there.
+    reach = 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = (ctypes.c_char * (reach * tensor.element_size())).from_address(tensor.data_ptr())
+    elements = torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
+    values = torch._neg_view(elements) if tensor.is_neg() else elements
+    values.div_(size, rounding_mode="trunc")

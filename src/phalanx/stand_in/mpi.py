@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from phalanx.collectives import LocalGroup
 from phalanx.errors import UsageError
 from phalanx.launch.context import current_context
-from phalanx.settings import Placement, read_placement
+from phalanx.launch.run_name import name_of_run
+from phalanx.settings import AssignedRank, read_placement
 from phalanx.stand_in import group_creation
 from phalanx.stand_in.group import DEFAULT_TIMEOUT, StandInGroup
 from phalanx.torch_backend.creation import join_at
@@ -50,14 +52,14 @@ class MpiStandIn(StandInGroup):
         return MpiStandIn(group, store, name=name)
 
 
-def _own_place() -> Placement:
+def _own_place() -> AssignedRank:
     context = current_context()
     if context is not None:
-        return Placement(context.rank, context.size, context.meeting)
+        return AssignedRank(context.rank, context.size, context.meeting)
     placement = read_placement()
     if placement is None:
         raise UsageError(
             "phalanx stands in for MPI, but nobody has said which rank this process is\n"
             "  do       start the program with phalanx run, mpiexec or torchrun"
         )
-    return placement
+    return replace(placement, meeting=name_of_run(placement))

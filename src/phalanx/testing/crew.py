@@ -9,13 +9,12 @@ import time
 
 from phalanx.engine import GroupSegment
 from phalanx.launch.context import Placement
-from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.rank import Starter
 from phalanx.launch.rendezvous import NOWHERE, Rendezvous
 from phalanx.launch.waiting import is_readable
-from phalanx.launch.zygote_ranks import ZygoteRanks
 from phalanx.settings import read_settings
+from phalanx.testing.crew_rank import CrewRank
 from phalanx.testing.ending import Ending
-from phalanx.testing.member import Member
 from phalanx.testing.task_watch import TaskWatch, Terminal
 
 EXIT_PATIENCE_S = 5.0
@@ -47,9 +46,7 @@ class Crew:
         terminal: The terminal that debugged ranks share, if there is one.
     """
 
-    def __init__(
-        self, members: list[Member], starter: ForkedRanks | ZygoteRanks, terminal: Terminal | None = None
-    ) -> None:
+    def __init__(self, members: list[CrewRank], starter: Starter, terminal: Terminal | None = None) -> None:
         self.members = members
         self._starter = starter
         self._terminal = terminal
@@ -87,7 +84,7 @@ class Crew:
         finally:
             watch.close()
 
-    def wait_for_exit(self) -> list[Member]:
+    def wait_for_exit(self) -> list[CrewRank]:
         """Wait until ranks that have finished their work have ended; return those that had to be killed."""
         deadline = time.monotonic() + EXIT_PATIENCE_S
         self._hear_until(deadline)

@@ -17,6 +17,7 @@ from phalanx.errors import InternalError
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import current_context
 from phalanx.launch.forked_ranks import ForkedRanks
+from phalanx.launch.outcome import could_not_start, describe_process_limit
 from phalanx.launch.rank_devices import RankGpus
 from phalanx.launch.rank_process import Report
 from phalanx.launch.sending import pack
@@ -25,7 +26,7 @@ from phalanx.launch.world import name_meeting, open_world
 from phalanx.launch.zygote_client import ZygoteClient
 from phalanx.launch.zygote_ranks import ZygoteRanks, make_request, open_standard_streams
 from phalanx.testing.crew import Crew
-from phalanx.testing.member import Member, fork_member, open_member, watch_process
+from phalanx.testing.crew_rank import CrewRank, fork_member, open_member, watch_process
 from phalanx.testing.output import OutputFiles
 from phalanx.testing.stacks import answer_with_stacks
 from phalanx.testing.task_watch import Terminal
@@ -39,7 +40,11 @@ _START_S = 120.0
 def fork_crew(
     main: Callable[[int, Connection], None], num_ranks: int, *, redirect: bool, terminal: Terminal | None = None
 ) -> Crew:
-    """Fork ranks from this process that each run `main(rank, connection)` and end."""
+    """Fork ranks from this process that each run `main(rank, connection)` and end.
+
+    Raises:
+        RankFailedError: A process could not be started.
+    """
     starter = ForkedRanks()
     crew = Crew([], starter, terminal)
     try:
@@ -48,7 +53,10 @@ def fork_crew(
             def be_rank(connection: Connection, rank: int = rank) -> None:
                 main(rank, connection)
 
-            fork_member(crew.members, be_rank, starter, redirect=redirect)
+            try:
+                fork_member(crew.members, be_rank, starter, redirect=redirect)
+            except OSError as error:
+                raise could_not_start(rank, num_ranks, error.errno or 0, describe_process_limit(error)) from error
     except BaseException:
         crew.close()
         raise
@@ -80,7 +88,7 @@ def start_crew(
         OSError: There are no more descriptors for them.
     """
     payload = pack((_be_zygotes_rank, (serve, redirect), {}))
-    members: list[Member] = []
+    members: list[CrewRank] = []
     starter = ZygoteRanks(members, has_groups=True)
     crew = Crew(members, starter, terminal)
     try:
@@ -151,7 +159,7 @@ def _be_started(connection: Connection, files: OutputFiles, serve: Serve, redire
     serve(connection)
 
 
-def _open_members(members: list[Member], num_ranks: int, starting: contextlib.ExitStack) -> list[Connection]:
+def _open_members(members: list[CrewRank], num_ranks: int, starting: contextlib.ExitStack) -> list[Connection]:
     """Add the members, and return the ranks' ends of their connections.
 
     `starting` closes these ends here once the ranks have them: only then can the end of a rank be seen.
@@ -165,11 +173,11 @@ def _open_members(members: list[Member], num_ranks: int, starting: contextlib.Ex
     return theirs
 
 
-def _of_rank(member: Member, connection: Connection) -> list[int]:
+def _of_rank(member: CrewRank, connection: Connection) -> list[int]:
     return [connection.fileno(), member.files.out, member.files.err, member.files.stacks]
 
 
-def _await_ready(members: Sequence[Member]) -> None:
+def _await_ready(members: Sequence[CrewRank]) -> None:
     deadline = time.monotonic() + _START_S
     for member in members:
         has_news = is_readable(member.connection.fileno(), deadline - time.monotonic())

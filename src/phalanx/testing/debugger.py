@@ -11,7 +11,7 @@ from _pytest.debugging import _enter_pdb, pytestPDB
 
 from phalanx.launch.connection import Connection
 from phalanx.launch.terminal import give_foreground
-from phalanx.testing.member import Member
+from phalanx.testing.crew_rank import CrewRank
 
 
 class Debugger:
@@ -61,7 +61,7 @@ class Debugger:
 
         return debug
 
-    def lend(self, member: Member) -> None:
+    def lend(self, member: CrewRank) -> None:
         """Lend the terminal to a rank."""
         if self._capturing is not None:
             self._capturing.suspend_global_capture(in_=True)

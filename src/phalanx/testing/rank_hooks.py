@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.errors import UsageError
+from phalanx.errors import RankFailedError, SharedMemoryError, UsageError
 from phalanx.settings import full_trace
 from phalanx.testing import coverage_of_ranks, fixtures
 from phalanx.testing.examples import allow_fixtures_of_ranks, is_hypothesis_test
@@ -167,7 +167,7 @@ def run_on_ranks(pyfuncitem: pytest.Function) -> bool:
             _run_examples(runner, pyfuncitem, plan, values, deferred)
             return True
         verdict = runner.run(pyfuncitem, plan, values, deferred)
-    except UsageError as error:
+    except (UsageError, RankFailedError, SharedMemoryError) as error:  # the test can't be run here
         reason = str(error)
         if pyfuncitem.stash.get(VERDICT, None) is not None:
             raise  # an example of Hypothesis raised it

@@ -10,7 +10,7 @@ from _pytest._code.code import TerminalRepr
 
 from phalanx.diagnosis import formatting
 from phalanx.testing.ending import Ending
-from phalanx.testing.verdict import Finding, Verdict
+from phalanx.testing.verdict import Failure, Verdict
 
 _THREAD = re.compile(r"[Tt]hread 0x[0-9a-f]+")
 _CHILD = re.compile(r"^its child pid (\d+), ", re.MULTILINE)
@@ -23,24 +23,24 @@ class RanksShown(TerminalRepr):
         self._verdict = verdict
         self._notes = notes
         self._is_full = is_full  # whether to show the calls inside phalanx, torch, pytest and Python
-        self.reprcrash = _Crash(verdict.summary(), verdict.findings[0].endings[0])
+        self.reprcrash = _Crash(verdict.summary(), verdict.failures[0].endings[0])
 
     def toterminal(self, tw: Any) -> None:
         """Write it."""
         verdict = self._verdict
-        for finding in verdict.findings:
+        for failure in verdict.failures:
             tw.line(
-                f"{formatting.rank_list(finding.ranks)} of {verdict.num_ranks}: {finding.title}", red=True, bold=True
+                f"{formatting.rank_list(failure.ranks)} of {verdict.num_ranks}: {failure.title}", red=True, bold=True
             )
         by_text: dict[str, list[int]] = {}
         for rank, text in verdict.bystanders:
             by_text.setdefault(text, []).append(rank)
         for text, ranks in by_text.items():
             tw.line(f"{formatting.rank_list(ranks)}: {text}", yellow=True)
-        for finding in verdict.findings:
-            self._show_finding(tw, finding)
+        for failure in verdict.failures:
+            self._show_failure(tw, failure)
         for ending in verdict.endings:
-            if ending.stacks and not any(ending in finding.endings for finding in verdict.findings):
+            if ending.stacks and not any(ending in failure.endings for failure in verdict.failures):
                 tw.sep("-", f"rank {ending.rank}, where it was ended")
                 tw.line(self._stacks_of(ending))
         for note in self._notes:
@@ -51,26 +51,26 @@ class RanksShown(TerminalRepr):
 
     def _is_shown(self, note: str) -> bool:
         """Tell whether a rank's failure shows this note of its exception already."""
-        reports = [finding.endings[0].report for finding in self._verdict.findings]
+        reports = [failure.endings[0].report for failure in self._verdict.failures]
         texts = [str(report.shown) for report in reports if report is not None]
         return any(all(line.strip() in text for line in note.splitlines()) for text in texts)
 
-    def _show_finding(self, tw: Any, finding: Finding) -> None:
-        if not any(ending.stacks or (ending.report and ending.report.shown) for ending in finding.endings):
+    def _show_failure(self, tw: Any, failure: Failure) -> None:
+        if not any(ending.stacks or (ending.report and ending.report.shown) for ending in failure.endings):
             return
-        tw.sep("-", formatting.rank_list(finding.ranks))
-        first = finding.endings[0]
+        tw.sep("-", formatting.rank_list(failure.ranks))
+        first = failure.endings[0]
         if first.report is not None and first.report.shown is not None:
             _show(tw, first.report.shown)
         by_stacks: dict[str, list[Ending]] = {}
-        for ending in finding.endings:
+        for ending in failure.endings:
             if ending.stacks:
                 alike = _CHILD.sub("its child, ", _THREAD.sub("thread", self._stacks_of(ending)))
                 by_stacks.setdefault(alike, []).append(ending)
         for endings in by_stacks.values():
             self._show_stacks(tw, endings)
         shown = first.report.headline if first.report is not None else ""
-        others = [ending for ending in finding.endings[1:] if ending.report and ending.report.headline != shown]
+        others = [ending for ending in failure.endings[1:] if ending.report and ending.report.headline != shown]
         for ending in others:
             assert ending.report is not None
             tw.line(f"rank {ending.rank}: {ending.report.headline}", red=True)

@@ -17,8 +17,8 @@ from phalanx.launch.supervisor import Supervisor
 from phalanx.launch.terminal import TerminalTurns
 from phalanx.launch.world_watch import WorldWatch
 from phalanx.testing.activity import find_activity
+from phalanx.testing.crew_rank import CrewRank
 from phalanx.testing.ending import Ending
-from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.shown_stacks import show
 from phalanx.testing.stacks import look_at_ranks
@@ -27,21 +27,21 @@ from phalanx.testing.stacks import look_at_ranks
 class Terminal(Protocol):
     """The terminal on which ranks can be debugged, one at a time."""
 
-    def lend(self, member: Member) -> None:
+    def lend(self, member: CrewRank) -> None:
         """Lend it to a rank."""
 
     def take_back(self) -> None:
         """Use it in this process again."""
 
 
-class TaskWatch(Supervisor[Member]):
+class TaskWatch(Supervisor[CrewRank]):
     """The policy of a test: it takes each rank's report and returns one ending per rank. The creator closes it."""
 
     after_failure = (None, signal.SIGKILL)
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[CrewRank],
         segment: GroupSegment,
         terminal: Terminal | None,
         *,
@@ -51,7 +51,7 @@ class TaskWatch(Supervisor[Member]):
         super().__init__(members, WorldWatch(segment), grace_s=grace_s, deadline=deadline)
         self._terminal = terminal
         self._turns = TerminalTurns(self.pause, self._take_terminal_back)
-        self._failed_first: Member | None = None  # it may be debugged after its failure; others are stopped
+        self._failed_first: CrewRank | None = None  # it may be debugged after its failure; others are stopped
         self._endings = {member.number: Ending(member.number) for member in members}
         self._stalled: set[int] = set()  # ranks that a fault has stalled for ever
         self._num_finished = 0
@@ -113,7 +113,7 @@ class TaskWatch(Supervisor[Member]):
             ending.doing = doing[member.number] or ending.doing
             ending.is_late, ending.was_ended = self._is_late, not self._is_late
 
-    def on_end(self, rank: Member) -> bool:
+    def on_end(self, rank: CrewRank) -> bool:
         """Judge a rank by its report, else by its status."""
         if self.loop.waits_for(rank.connection.fileno()):
             self._read_messages(rank)  # its last messages may not have been read yet
@@ -134,21 +134,21 @@ class TaskWatch(Supervisor[Member]):
             self.fail(rank, formatting.death(status))
         return False
 
-    def _finish(self, member: Member, *, report: RankReport | None = None, status: int | None = None) -> None:
+    def _finish(self, member: CrewRank, *, report: RankReport | None = None, status: int | None = None) -> None:
         member.is_finished = True
         self._num_finished += 1
         ending = self._endings[member.number]
         ending.report, ending.status, ending.when = report, status, self._num_finished
         self._turns.end(member)
 
-    def _read_messages(self, member: Member) -> None:
+    def _read_messages(self, member: CrewRank) -> None:
         try:
             while (received := member.connection.receive_nowait()) is not None:
                 self._take(member, received[0])
         except EOFError:
             self.loop.off(member.connection.fileno())
 
-    def _take(self, member: Member, message: tuple[Any, ...] | Report) -> None:
+    def _take(self, member: CrewRank, message: tuple[Any, ...] | Report) -> None:
         if isinstance(message, Report):  # it failed between two tasks, or after this one; its exit code follows
             return
         what = message[0]
@@ -165,7 +165,7 @@ class TaskWatch(Supervisor[Member]):
         elif what == "done":
             self._turns.end(member)
 
-    def _take_report(self, member: Member, report: RankReport) -> None:
+    def _take_report(self, member: CrewRank, report: RankReport) -> None:
         if not member.is_finished and not member.sent:
             self._finish(member, report=report)
             if report.outcome == "failed":
@@ -182,7 +182,7 @@ class TaskWatch(Supervisor[Member]):
         done = frozenset(number for number in finished if self._endings[number].report is not None)
         return frozenset(finished - done) | self._stalled, done
 
-    def _debug(self, member: Member, *, is_failure: bool) -> None:
+    def _debug(self, member: CrewRank, *, is_failure: bool) -> None:
         """Lend the terminal to a rank when it is free: at a breakpoint, or for the first rank that has failed."""
         if is_failure and self._failed_first is not None:
             member.connection.send(("no",))
@@ -191,7 +191,7 @@ class TaskWatch(Supervisor[Member]):
             self._failed_first = member
         self._turns.ask(member, functools.partial(self._lend_terminal, member))
 
-    def _lend_terminal(self, member: Member) -> None:
+    def _lend_terminal(self, member: CrewRank) -> None:
         if member is self._failed_first:  # at a breakpoint the others continue: the user may step over an operation
             self._signal_others(member, signal.SIGSTOP)
         if self._terminal is not None:
@@ -204,7 +204,7 @@ class TaskWatch(Supervisor[Member]):
             self._signal_others(self._failed_first, signal.SIGCONT)
         self.resume()
 
-    def _signal_others(self, member: Member, number: int) -> None:
+    def _signal_others(self, member: CrewRank, number: int) -> None:
         for other in self.unfinished:
             if other is not member and other.process is not None:
                 other.process.signal(number)

@@ -15,7 +15,7 @@ from phalanx.testing.rank_report import RankReport, Waiting
 
 
 @dataclass
-class Finding:
+class Failure:
     """One distinct failure and the ranks that had it.
 
     Attributes:
@@ -39,7 +39,7 @@ class Verdict:
     Attributes:
         outcome: "passed", "skipped", "xfailed", "rejected" or "failed".
         reason: Why, unless it passed.
-        findings: The failures that no other rank caused, the first one first.
+        failures: The failures that no other rank caused, the first one first.
         bystanders: Ranks that the failure of others stopped, with what they were doing.
         endings: The endings of all ranks.
         num_ranks: How many ranks there are.
@@ -52,13 +52,13 @@ class Verdict:
     num_ranks: int
     timeout_s: float
     reason: str = ""
-    findings: list[Finding] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     bystanders: list[tuple[int, str]] = field(default_factory=list)
     interruption: BaseException | None = None
 
     def summary(self) -> str:
         """Say in one line which ranks failed, how, and what the others were doing."""
-        parts = [f"{formatting.rank_list(finding.ranks)}: {finding.title}" for finding in self.findings]
+        parts = [f"{formatting.rank_list(finding.ranks)}: {finding.title}" for finding in self.failures]
         by_text: dict[str, list[int]] = {}
         for rank, text in self.bystanders:
             by_text.setdefault(text, []).append(rank)
@@ -67,8 +67,8 @@ class Verdict:
 
     def error(self) -> BaseException:
         """Return the exception to raise for it: the rank's own if it can be rebuilt."""
-        first = self.findings[0].endings[0]
-        endings = [ending for finding in self.findings for ending in finding.endings]
+        first = self.failures[0].endings[0]
+        endings = [ending for finding in self.failures for ending in finding.endings]
         kinds = {ending.report.kind for ending in endings if ending.report is not None}
         if first.report is not None and first.status is None and len(kinds) == 1:
             error = _rebuilt(first.report)
@@ -77,7 +77,7 @@ class Verdict:
         if first.is_late:
             return OperationTimeoutError(self.summary(), num_ranks=self.num_ranks, culprits=(first.rank,))
         failed = RankFailedError(
-            f"rank {first.rank} of {self.num_ranks}: {self.findings[0].title}",
+            f"rank {first.rank} of {self.num_ranks}: {self.failures[0].title}",
             rank=first.rank,
             num_ranks=self.num_ranks,
             culprits=(first.rank,),
@@ -103,7 +103,7 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         own = own or [ending for ending in failures if ending.report is not None] or failures
         # Of the late ranks, those that others wait for come first.
         own.sort(key=lambda ending: (ending.is_late, isinstance(ending.doing, Waiting), ending.when))
-        verdict.findings = _distinct(own, timeout_s)
+        verdict.failures = _distinct(own, timeout_s)
         verdict.bystanders = _describe_bystanders([ending for ending in failures if ending not in own])
         verdict.bystanders += [
             (ending.rank, "lost to a fault that the test asked for") for ending in endings if ending.was_planned
@@ -113,7 +113,7 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
     reports = [ending.report for ending in endings if ending.report is not None]
     if not reports:
         title = "lost to faults that the test asked for; with no rank left, nobody can say whether it passed"
-        verdict.outcome, verdict.findings = "failed", [Finding(list(endings), title)]
+        verdict.outcome, verdict.failures = "failed", [Failure(list(endings), title)]
         verdict.reason = verdict.summary()
         return verdict
     for outcome in ("rejected", "skipped", "xfailed"):
@@ -167,13 +167,13 @@ def _divided(verdict: Verdict, outcome: str) -> Verdict:
     others = formatting.rank_list(ending.rank for ending in verdict.endings if ending not in some)
     verdict.outcome = "failed"
     title = f"{outcome} ({reason}) while {others} ran the test; decide the same on every rank"
-    verdict.findings = [Finding(some, title)]
+    verdict.failures = [Failure(some, title)]
     verdict.reason = f"{ranks}: {title}"
     return verdict
 
 
-def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Finding]:
-    found: dict[object, Finding] = {}
+def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Failure]:
+    found: dict[object, Failure] = {}
     for ending in endings:
         report = ending.report
         key: object = ("died", ending.status) if report is None or ending.status is not None else ""
@@ -184,7 +184,7 @@ def _distinct(endings: Sequence[Ending], timeout_s: float) -> list[Finding]:
         if key in found:
             found[key].endings.append(ending)
         else:
-            found[key] = Finding([ending], _title(ending, timeout_s))
+            found[key] = Failure([ending], _title(ending, timeout_s))
     return list(found.values())
 
 

@@ -115,7 +115,7 @@ class World:
     def _results(self, endings: list[Ending]) -> list[Any]:
         verdict = judge(endings, self._timeout_s)
         if verdict.outcome == "failed":
-            first = verdict.findings[0].endings[0]
+            first = verdict.failures[0].endings[0]
             shown = first.report.shown if first.report is not None else first.stacks
             error = verdict.error()
             error.add_note(verdict.summary())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.timeline.spans import Group, Span, Timeline
+from phalanx.timeline.spans import Span, Timeline, TracedGroup
 
 
 @dataclass(slots=True, eq=False)
@@ -12,7 +12,7 @@ class Row:
     """Spans of one rank in one group, ordered by start, without overlaps."""
 
     rank: int
-    group: Group
+    group: TracedGroup
     label: str
     spans: list[Span] = field(default_factory=list)
 
@@ -20,7 +20,7 @@ class Row:
 def make_rows(timeline: Timeline) -> list[Row]:
     """Put all spans into rows, ordered by rank, then by group."""
     order = {group: index for index, group in enumerate(timeline.groups)}
-    rows: dict[tuple[int, Group], list[Row]] = {}
+    rows: dict[tuple[int, TracedGroup], list[Row]] = {}
     for span in timeline.spans:
         of_group = rows.setdefault((span.rank, span.group), [])
         _free_row(of_group, span).spans.append(span)

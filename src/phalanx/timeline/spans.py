@@ -14,7 +14,7 @@ NO_GROUP = "A rank records from its first group of phalanx on, and no rank has m
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class TracedGroup:
     """A group of ranks.
 
     Attributes:
@@ -49,7 +49,7 @@ class Span:
     """
 
     rank: int
-    group: Group
+    group: TracedGroup
     group_rank: int
     number: int
     start_ns: int
@@ -95,7 +95,7 @@ class Timeline:
     """
 
     processes: list[Process]
-    groups: list[Group]
+    groups: list[TracedGroup]
     spans: list[Span]
     start_unix_ns: int
     duration_ns: int
@@ -187,20 +187,20 @@ def _world_rank(raw: RawFile, rank: int, group: RawGroup) -> int:
     return group.rank if has_threads else rank
 
 
-def _join_groups(ordered: Sequence[tuple[RawFile, int]]) -> dict[bytes, Group]:
-    groups: dict[bytes, Group] = {}
+def _join_groups(ordered: Sequence[tuple[RawFile, int]]) -> dict[bytes, TracedGroup]:
+    groups: dict[bytes, TracedGroup] = {}
     num_of_name: dict[str, int] = {}
     for raw, rank in ordered:
         for group in raw.groups.values():
             if group.nonce not in groups:
                 name = group.name or "group"
                 num = num_of_name[name] = num_of_name.get(name, 0) + 1
-                groups[group.nonce] = Group(name if num == 1 else f"{name} #{num}", group.num_ranks)
+                groups[group.nonce] = TracedGroup(name if num == 1 else f"{name} #{num}", group.num_ranks)
             groups[group.nonce].members[group.rank] = _world_rank(raw, rank, group)
     return groups
 
 
-def _spans_of(raw: RawFile, rank: int, groups: dict[bytes, Group], first_ns: int, last_ns: int) -> list[Span]:
+def _spans_of(raw: RawFile, rank: int, groups: dict[bytes, TracedGroup], first_ns: int, last_ns: int) -> list[Span]:
     callers = {
         index: (groups[group.nonce], group.rank, _world_rank(raw, rank, group)) for index, group in raw.groups.items()
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from phalanx.timeline.spans import Group, Span, Timeline
+from phalanx.timeline.spans import Span, Timeline, TracedGroup
 
 RULES = (
     ("all_reduce", "2 B / n between every two ranks, each way"),
@@ -24,7 +24,7 @@ RULES = (
 
 Matrix = dict[tuple[int, int], float]
 # Equal collectives are computed once and multiplied. The key is group, operation, root and bytes by rank.
-_Kind = tuple[Group, str, "int | None", tuple[tuple[int, int], ...]]
+_Kind = tuple[TracedGroup, str, "int | None", tuple[tuple[int, int], ...]]
 
 
 def count_traffic(timeline: Timeline) -> Matrix:
@@ -66,7 +66,7 @@ def _pairs(kind: _Kind) -> Iterator[tuple[int, int, float]]:
                 yield source, destination, _between(operation, source == root, destination == root, sent, got, group)
 
 
-def _between(operation: str, is_from_root: bool, is_to_root: bool, sent: int, got: int, group: Group) -> float:
+def _between(operation: str, is_from_root: bool, is_to_root: bool, sent: int, got: int, group: TracedGroup) -> float:
     match operation:
         case "all_reduce" | "all_to_all":
             return (2 if operation == "all_reduce" else 1) * sent / group.num_ranks

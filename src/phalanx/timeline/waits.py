@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from phalanx.timeline.spans import Group, Span, Timeline
+from phalanx.timeline.spans import Span, Timeline, TracedGroup
 
 _WAIT_FOR_ROOT = ("broadcast", "scatter", "gather")
 
 
 def find_waits(timeline: Timeline) -> None:
     """Fill in `waited_ns`, `waited_for` and `event` of every span."""
-    collectives: dict[tuple[Group, int], list[Span]] = defaultdict(list)
+    collectives: dict[tuple[TracedGroup, int], list[Span]] = defaultdict(list)
     for span in timeline.spans:
         if span.call.operation not in ("send", "recv"):
             collectives[span.group, span.number].append(span)
@@ -51,7 +51,7 @@ def find_waits(timeline: Timeline) -> None:
 
 def match_messages(spans: Sequence[Span]) -> list[list[Span]]:
     """Pair the k-th send of one rank to another, with one tag, with the k-th receive; the others stay unmatched."""
-    Way = tuple[Group, int, int, int | None]
+    Way = tuple[TracedGroup, int, int, int | None]
     sends: dict[Way, list[Span]] = defaultdict(list)
     receives: dict[Way, list[Span]] = defaultdict(list)
     alone = []
@@ -71,8 +71,8 @@ def match_messages(spans: Sequence[Span]) -> list[list[Span]]:
     return sorted(pairs + alone, key=lambda pair: pair[0].start_ns)
 
 
-def _last_numbers(spans: Sequence[Span]) -> dict[tuple[Group, int], int]:
-    last: dict[tuple[Group, int], int] = {}
+def _last_numbers(spans: Sequence[Span]) -> dict[tuple[TracedGroup, int], int]:
+    last: dict[tuple[TracedGroup, int], int] = {}
     for span in spans:
         if span.call.operation not in ("send", "recv"):
             key = (span.group, span.group_rank)

@@ -76,8 +76,7 @@ def read_op(op: Any) -> Reduction:
     if number in _OPS:
         return _OPS[number]
     if number == _PREMUL_SUM:
-        factor = op.__getstate__()[1]
-        return ReduceOp.premul_sum(float(factor))
+        return ReduceOp.premul_sum(op.__getstate__()[1])
     raise UsageError(f"the reduction {op} is not known; give one of torch.distributed.ReduceOp")
 
 

@@ -115,7 +115,7 @@ class LaunchingGroup(naming.NamedGroup):
             limit = options.timeout_s
             source = call(*args) if limit is None else call(*args, timeout_s=limit)
             return None if source is None else FinishedWork.of(result, source)
-        with profiling.Recording(self._backend_name, event, shown) as recording:
+        with profiling.ProfilerEvent(self._backend_name, event, shown) as recording:
             native = call(*args, timeout_s=options.timeout_s, async_op=True)
         self._finish_later(recording, native)
         if self._coalescing.works is not None:
@@ -137,7 +137,7 @@ class LaunchingGroup(naming.NamedGroup):
                 order.wait(position)
             return None if source is None else FinishedWork.of(result, source)
         operation = Operation(order, position, self._errors)
-        with profiling.Recording(self._backend_name, event, shown) as recording:
+        with profiling.ProfilerEvent(self._backend_name, event, shown) as recording:
             if self._comms is not None:
                 recording.describe(self._comms, event, shown, result, self._num_calls)
             native = operation.start(call, args, options.timeout_s)
@@ -175,7 +175,7 @@ class LaunchingGroup(naming.NamedGroup):
         work.wait()
         return None
 
-    def _finish_later(self, recording: profiling.Recording, work: Work) -> None:
+    def _finish_later(self, recording: profiling.ProfilerEvent, work: Work) -> None:
         if not recording.is_open:
             return
         if versions.EVENTS_MAY_END_ELSEWHERE:

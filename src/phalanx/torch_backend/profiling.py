@@ -22,7 +22,7 @@ class CommsRecorder(Protocol):
         """End it, on the same thread."""
 
 
-class Recording:
+class ProfilerEvent:
     """A running event of the profiler; it does nothing if no profiler runs.
 
     Use it as a context manager around the start of an operation: if that raises, the event ends.
@@ -43,7 +43,7 @@ class Recording:
         if self._handle is not None:
             self._comms, self._record = comms, comms.begin(event, tensors, result, sequence)
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> ProfilerEvent:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:

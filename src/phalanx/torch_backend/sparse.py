@@ -1,4 +1,8 @@
-"""all_reduce of sparse tensors: every rank gets the indices and values of all ranks, and adds them up in rank order."""
+"""all_reduce of sparse tensors: every rank gets the indices of all ranks, and the engine adds up the values at them.
+
+No rank adds up values of others itself: torch does it as the rank has told its processor (torch.set_flush_denormal),
+but all ranks must get the same bits.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +56,24 @@ def _all_reduce_one(group: LocalGroup, tensor: torch.Tensor, timeout_s: float | 
                 f"  differs  rank {rank} has {tuple(other[2:].tolist())}"
             )
         num_entries[rank] = other[0]
-    indices = _gather(group, mine.indices().t().contiguous(), num_entries, timeout_s)
-    values = _gather(group, mine.values().contiguous(), num_entries, timeout_s)
-    total = torch.sparse_coo_tensor(indices.t(), values, mine.shape, check_invariants=False).coalesce()
+    of_each = [mine.indices().new_empty((int(count), mine.sparse_dim())) for count in num_entries]
+    group.all_gather(of_each, mine.indices().t().contiguous(), timeout_s=timeout_s)
+    indices, places = _united(of_each, mine.shape[: mine.sparse_dim()], group.rank)
+    values = mine.values().new_zeros((len(indices), *mine.values().shape[1:]))
+    values[places] = mine.values()
+    group.all_reduce(values, timeout_s=timeout_s)
+    total = torch.sparse_coo_tensor(indices.t(), values, mine.shape, is_coalesced=True, check_invariants=False)
     with torch.no_grad():  # the tensor may require a gradient
         tensor.copy_(total)  # a detached copy would not be written to
 
 
-def _gather(group: LocalGroup, rows: torch.Tensor, num_rows: torch.Tensor, timeout_s: float | None) -> torch.Tensor:
-    outputs = [rows.new_empty((int(count), *rows.shape[1:])) for count in num_rows]
-    group.all_gather(outputs, rows, timeout_s=timeout_s)
-    return torch.cat(outputs)
+def _united(of_each: list[torch.Tensor], shape: torch.Size, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all indices in order, each once, and at which of them this rank's are. A row is an index."""
+    rows = torch.cat(of_each)
+    numbers = rows.new_zeros(len(rows))
+    for dim, length in enumerate(shape):
+        numbers = numbers * length + rows[:, dim]
+    different, places = numbers.unique(return_inverse=True)
+    united = rows.new_empty((len(different), len(shape)))
+    united[places] = rows
+    return united, places.split([len(each) for each in of_each])[rank]

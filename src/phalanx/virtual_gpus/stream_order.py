@@ -12,10 +12,12 @@ import atexit
 import os
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from phalanx.devices import races
 from phalanx.groups.stream_order import StreamOrder, order_of, orders
+from phalanx.groups.tensor_gate import tensor_with_memory
 from phalanx.virtual_gpus.library import Library
 
 
@@ -36,6 +38,9 @@ class DeviceStreamOrder(StreamOrder):
         """
         if not races.is_on():
             return None
+        reads, writes = _with_memory(reads), _with_memory(writes)
+        if not reads and not writes:
+            return None
         device = next(tensor.device.index for tensor in (*reads, *writes))
         return races.begin_collective(reads, writes, group_number=group_number, operation=operation), device
 
@@ -43,6 +48,12 @@ class DeviceStreamOrder(StreamOrder):
         """Let the current stream continue after a collective that has ended."""
         if isinstance(position, tuple):
             races.wait_collective(*position)
+
+
+def _with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors that have the memory; those that the engine will refuse have none."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return [held for tensor in tensors if (held := tensor_with_memory(tensor)) is not None]
 
 
 def register(library: Library, device_type: str) -> None:

@@ -37,7 +37,7 @@ def run_test(suite: Suite, name: str, timeout_s: float) -> Outcome:
     try:
         _make_ready(suite, folder)
         ranks = UpstreamRanks(suite.world_size, folder, functools.partial(_play, suite, name, folder))
-        codes = ranks.wait(start + timeout_s)
+        codes = ranks.run(start + timeout_s)
         status, reason = judge(codes, ranks, suite.skip_codes, are_codes_checked=name not in _CODES_UNCHECKED)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

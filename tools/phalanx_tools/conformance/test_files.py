@@ -155,7 +155,7 @@ def _run(name: str, case: Any, timeout_s: float, common: Any) -> Outcome:
     try:
         play = functools.partial(_play_rank, case, folder) if is_of_ranks else functools.partial(_play_alone, case)
         ranks = UpstreamRanks(int(case.world_size) if is_of_ranks else 1, folder, play)
-        codes = ranks.wait(start + timeout_s)
+        codes = ranks.run(start + timeout_s)
         status, reason = judge(codes, ranks, skip_codes(common) if is_of_ranks else {_SKIPPED: ranks.message(0)})
         said = _SKIP_REASON.search(ranks.output(0)) if status == "skipped" else None
     finally:

@@ -1,4 +1,4 @@
-"""Forked processes that run one test together, with a deadline and with their last words."""
+"""The ranks of one test of torch's: a policy of the supervisor, which also keeps what each rank printed last."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import os
 import re
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
+from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks, fork_rank
 from phalanx.launch.rank import Rank
-from phalanx.launch.rank_process import die_with_parent
-from phalanx.launch.waiting import is_readable
+from phalanx.launch.shutdown import Steps
+from phalanx.launch.supervisor import Supervisor
+from phalanx.launch.world import open_world
+from phalanx.launch.world_watch import WorldWatch
 
 UPSTREAM_ERROR = 10  # a rank's exit code when its test raised
 _OWN_ERROR = 11
-_PATIENCE_S = 3.0  # for the other ranks, after one has failed
+_PATIENCE_S = 3.0  # for the other ranks, after one has failed, and for a late one to say where it stands
 _LAST_LINES = 25
 # In a dump of where a rank stands, its own code comes first and the main thread last: from here on it is only us.
 _DRIVER_FRAME = re.compile(r'upstream_ranks\.py", line \d+ in ')
@@ -45,93 +46,82 @@ class End:
     last_words: str
 
 
-class UpstreamRanks:
-    """The ranks of one test. Call wait() once: it leaves none of them behind.
+class UpstreamRanks(Supervisor[Rank]):
+    """The ranks of one test. Call run() once: it leaves none of them behind.
 
     Attributes:
         late: Ranks that had to be ended.
     """
 
+    # A rank that is asked with SIGUSR1 writes where it stands. Then it has the grace time to end.
+    after_failure: Steps = (None, signal.SIGUSR1, signal.SIGKILL)
+
     def __init__(self, num_ranks: int, folder: Path, play: Callable[[int, Any], None]) -> None:
-        """Fork; every rank calls `play` with its number and a pipe to here, and exits with what that raises."""
-        self._folder = folder
-        self._ranks = [Rank(number) for number in range(num_ranks)]
-        self._starter = ForkedRanks()
+        """Every rank will call `play` with its number and a pipe to here, and exit with what that raises."""
+        self._closing = contextlib.ExitStack()
+        world = self._closing.enter_context(open_world(num_ranks))
+        super().__init__([Rank(number) for number in range(num_ranks)], WorldWatch(world), grace_s=_PATIENCE_S)
+        self._closing.callback(self.watch.close)
+        self._closing.callback(self.loop.close)
+        self._folder, self._play = folder, play
         self._pipes: dict[int, Any] = {}
         self._messages: dict[int, str] = {}
         self.late: set[int] = set()
-        parent = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for rank in self._ranks:
-            ours, theirs = multiprocessing.Pipe()
-            pid = os.fork()
-            if pid == 0:
-                self._be_rank(rank.number, parent, theirs, play)
-            with contextlib.suppress(OSError):  # the rank does it too: whoever is first
-                os.setpgid(pid, pid)
-            theirs.close()
-            self._starter.add(rank, pid, ChildProcess(pid))
-            self._pipes[rank.number] = ours
 
-    def _be_rank(self, rank: int, parent: int, pipe: Any, play: Callable[[int, Any], None]) -> None:
-        code = _OWN_ERROR
+    def run(self, deadline: float) -> dict[int, int]:
+        """Start the ranks and return their exit codes; a rank that is late is ended."""
+        self.deadline = deadline
+        starter = ForkedRanks()
+        self._closing.callback(starter.close)
+        with self._closing:
+            try:
+                for rank in self.ranks:
+                    self._fork(rank, starter)
+                self.listen_to(starter)
+                while not self.is_over:
+                    self.turn()
+            finally:
+                for rank in self.ranks:
+                    if rank.process is not None:
+                        rank.process.signal(signal.SIGKILL)  # also what it has left behind
+                    rank.release()
+        return {rank.number: _exit_code(rank) for rank in self.ranks}
+
+    def _fork(self, rank: Rank, starter: ForkedRanks) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        pid = fork_rank(lambda: self._be_rank(rank.number, theirs))
+        theirs.close()
+        starter.add(rank, pid, ChildProcess(pid))
+        self._pipes[rank.number] = ours
+
+    def _be_rank(self, rank: int, pipe: Any) -> None:
         try:
-            die_with_parent(parent)
-            os.setpgid(0, 0)
             log = os.open(self._folder / f"log.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
             faulthandler.enable()
             faulthandler.register(signal.SIGUSR1, all_threads=True)
-            play(rank, pipe)
-            code = 0
+            self._play(rank, pipe)
         except SystemExit as leaving:
-            code = leaving.code if isinstance(leaving.code, int) else 0
+            sys.exit(leaving.code if isinstance(leaving.code, int) else 0)
         except BaseException:
             traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+            sys.exit(_OWN_ERROR)
 
-    def wait(self, deadline: float) -> dict[int, int]:
-        """Return every rank's exit code; a rank that is late is ended."""
-        try:
-            while not self._starter.is_over:
-                deadline = self._turn(deadline)
-        finally:
-            self._kill()  # also what ranks have left behind
-            for rank in self._ranks:
-                rank.release()
-            self._starter.close()
-        return {rank.number: _exit_code(rank) for rank in self._ranks}
+    def on_end(self, rank: Rank) -> bool:
+        """Give the others little time if a rank has failed."""
+        code = _exit_code(rank)
+        if code < 0 or code in (UPSTREAM_ERROR, _OWN_ERROR):
+            self.fail(rank)
+        return code == 0
 
-    def _turn(self, deadline: float) -> float:
-        """Wait for the end of a rank, or for the deadline; return the new deadline."""
-        if not is_readable(self._starter.fileno(), deadline - time.monotonic()):
-            self._end_late()
-            return time.monotonic() + _PATIENCE_S
-        for rank in self._starter.read():
-            code = _exit_code(rank)
-            if code < 0 or code in (UPSTREAM_ERROR, _OWN_ERROR):
-                deadline = min(deadline, time.monotonic() + _PATIENCE_S)
-        return deadline
+    def on_deadline(self) -> None:
+        """End the ranks."""
+        self.end_ranks(self.after_failure[1:])
 
-    def _end_late(self) -> None:
-        late = [rank for rank in self._ranks if rank.status is None]
-        for rank in late:
-            if rank.number not in self.late:
-                os.kill(rank.pid, signal.SIGUSR1)  # say where it stands
-        time.sleep(0.2)
-        self.late |= {rank.number for rank in late}
-        self._kill()
-
-    def _kill(self) -> None:
-        for rank in self._ranks:
-            if rank.process is not None and (rank.status is None or self._starter.is_over):
-                rank.process.signal(signal.SIGKILL)
+    def before_signal(self, number: signal.Signals) -> None:
+        """Note who is late."""
+        self.late |= {rank.number for rank in self.unfinished}
 
     def how_ended(self, rank: int, code: int) -> End:
         """Return in words how a rank ended badly, and what it said last."""

@@ -22,9 +22,9 @@ from phalanx.launch.context import Placement, set_process_context
 from phalanx.launch.forked_ranks import ForkedRanks
 from phalanx.launch.world import create_world, name_meeting
 from phalanx.testing.crew import Crew
+from phalanx.testing.crew_rank import CrewRank
 from phalanx.testing.crew_starts import fork_crew
 from phalanx.testing.ending import Ending
-from phalanx.testing.member import Member
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.taking_part import leave_groups, send_report, watched_context
 from phalanx.testing.unittest.cuda_use import must_start_afresh
@@ -81,7 +81,7 @@ class ContinuousRanks:
         self._crew = self._start() if must_start_afresh(loop) else self._fork()
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[CrewRank]:
         """The ranks as their crew sees them."""
         return self._crew.members
 

@@ -13,8 +13,8 @@ from phalanx.launch.context import Placement, set_process_context
 from phalanx.launch.forked_ranks import ForkedRanks
 from phalanx.launch.world import create_world, name_meeting
 from phalanx.testing.crew import Crew
+from phalanx.testing.crew_rank import CrewRank, fork_member
 from phalanx.testing.ending import Ending
-from phalanx.testing.member import Member, fork_member
 from phalanx.testing.taking_part import leave_groups, watched_context
 from phalanx.testing.unittest.cuda_use import must_start_afresh
 from phalanx.testing.unittest.rank_process import ForkedProcess, adopt_process, run_and_report
@@ -43,7 +43,7 @@ class ProcessRanks:
         """
         return torch.multiprocessing.get_context("spawn").Process if must_start_afresh(target) else self.make_process
 
-    def fork(self, call: Callable[[], None]) -> Member:
+    def fork(self, call: Callable[[], None]) -> CrewRank:
         """Fork the next rank."""
         members = self._crew.members
         rank = len(members)

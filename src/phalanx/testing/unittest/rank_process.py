@@ -11,7 +11,7 @@ from phalanx.launch.connection import Connection, connected_pair
 from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks
 from phalanx.launch.rank_process import FAILED_EXIT_CODE
 from phalanx.launch.waiting import is_readable
-from phalanx.testing.member import Member
+from phalanx.testing.crew_rank import CrewRank
 from phalanx.testing.output import create_output_files
 from phalanx.testing.rank_report import RankReport
 from phalanx.testing.taking_part import send_report
@@ -37,14 +37,14 @@ class ForkedProcess:
         self._ranks = ranks
         self._call = lambda: target(*args, **(kwargs or {}))
         self.name = name
-        self.member: Member | None = None
+        self.member: CrewRank | None = None
 
     def start(self) -> None:
         """Fork it."""
         self.member = self._ranks.fork(self._call)
 
     @property
-    def _forked(self) -> Member:
+    def _forked(self) -> CrewRank:
         assert self.member is not None, "the process has not been started"
         return self.member
 
@@ -107,12 +107,12 @@ class _AdoptedProcess(ChildProcess):
         return code if code >= 0 else 256 - code
 
 
-def adopt_process(number: int, process: Any, starter: ForkedRanks, connection: Connection | None = None) -> Member:
+def adopt_process(number: int, process: Any, starter: ForkedRanks, connection: Connection | None = None) -> CrewRank:
     """Watch a rank that multiprocessing has started."""
     if connection is None:
         connection, other_end = connected_pair()
         other_end.close()
-    member = Member(number, connection=connection, files=create_output_files(number))
+    member = CrewRank(number, connection=connection, files=create_output_files(number))
     starter.add(member, process.pid, _AdoptedProcess(process))
     return member
 

@@ -121,4 +121,4 @@ def check_exit_codes(endings: Sequence[Ending], processes: Sequence[Any], expect
 
 
 def _summary(verdict: Verdict) -> str:
-    return verdict.summary() if verdict.findings else "a rank did not end as expected"
+    return verdict.summary() if verdict.failures else "a rank did not end as expected"

@@ -17,7 +17,7 @@ _DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dt
 
 
 @dataclass(frozen=True)
-class VirtualDeviceProperties:
+class CudaDeviceProperties:
     """The result of torch.cuda.get_device_properties(), with torch's names."""
 
     total_memory: int
@@ -58,19 +58,19 @@ def names(num_devices: int, setup: Setup) -> Names:
     model = find_gpu_model(setup.gpu, "gpu")
     properties = [_properties_of(index, model, setup.memory_bytes) for index in range(num_devices)]
     return {
-        "torch._C._CudaDeviceProperties": VirtualDeviceProperties,
+        "torch._C._CudaDeviceProperties": CudaDeviceProperties,
         "torch._C._cuda_getArchFlags": lambda: model.architecture,
         "torch._C._accelerator_getDeviceCapability": lambda index: {"supported_dtypes": set(_DTYPES)},
-        "torch.cuda._CudaDeviceProperties": VirtualDeviceProperties,
+        "torch.cuda._CudaDeviceProperties": CudaDeviceProperties,
         "torch.cuda._get_device_properties": lambda index: properties[checked(index, num_devices)],
     }
 
 
-def _properties_of(index: int, model: GpuModel, memory_bytes: int) -> VirtualDeviceProperties:
+def _properties_of(index: int, model: GpuModel, memory_bytes: int) -> CudaDeviceProperties:
     name = name_of(model)
     limits = limits_of(model)
     reserved_kib = _RESERVED_SHARED_KIB if model.capability >= (8, 0) else 0
-    return VirtualDeviceProperties(
+    return CudaDeviceProperties(
         total_memory=memory_bytes,
         # It is the same in every process, as a GPU's is: programs compare it to find out whether ranks share a device.
         uuid=uuid.uuid5(uuid.NAMESPACE_URL, f"phalanx:virtual-gpu:{index}"),

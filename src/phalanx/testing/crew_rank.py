@@ -16,7 +16,7 @@ from phalanx.testing.stacks import answer_with_stacks
 
 
 @dataclass(eq=False, kw_only=True)
-class Member(Rank):
+class CrewRank(Rank):
     """One rank of a crew.
 
     Attributes:
@@ -51,11 +51,11 @@ class Member(Rank):
         self.files.close()
 
 
-def open_member(number: int) -> tuple[Member, Connection]:
+def open_member(number: int) -> tuple[CrewRank, Connection]:
     """Make a member without a process, and the rank's end of its connection."""
     ours, theirs = connected_pair()
     try:
-        return Member(number, connection=ours, files=create_output_files(number)), theirs
+        return CrewRank(number, connection=ours, files=create_output_files(number)), theirs
     except BaseException:
         ours.close()
         theirs.close()
@@ -63,8 +63,8 @@ def open_member(number: int) -> tuple[Member, Connection]:
 
 
 def fork_member(
-    members: list[Member], main: Callable[[Connection], None], starter: ForkedRanks, *, redirect: bool
-) -> Member:
+    members: list[CrewRank], main: Callable[[Connection], None], starter: ForkedRanks, *, redirect: bool
+) -> CrewRank:
     """Fork the next rank of a crew; it runs `main` and ends.
 
     Args:
@@ -90,11 +90,15 @@ def fork_member(
     return member
 
 
-def watch_process(member: Member, pid: int, starter: ForkedRanks) -> None:
+def watch_process(member: CrewRank, pid: int, starter: ForkedRanks) -> None:
     """Give a new child process to its starter, or end it."""
+    process = None
     try:
-        starter.add(member, pid, ChildProcess(pid))
+        process = ChildProcess(pid)
+        starter.add(member, pid, process)
     except BaseException:  # such as no descriptor for it: nobody would know of the process
+        if process is not None and member.process is None:
+            process.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise

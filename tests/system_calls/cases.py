@@ -49,7 +49,7 @@ ERRORS: Mapping[str, tuple[int, ...]] = {
     "chdir": (errno.ENOMEM, errno.EPERM),
     "getrandom": (errno.EINTR, errno.ENOSYS, errno.EPERM),
 }
-_SOON_S = 12.0  # before the timeout of operations, which is 15 s
+_SOON_S = 50.0  # before the timeout of operations, which is 60 s
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tests import leftovers
 from tests.system_calls.page import LAUNCHER, NOBODY, Page, become, call_number, open_page
 from tests.system_calls.rank_program import be_rank, describe
 
-_SPAWN_S = 20.0
+_SPAWN_S = 80.0
 _TIDY_S = 5.0
 
 

@@ -28,7 +28,7 @@ from tests import leftovers
 from tests.system_calls.page import LAUNCHER, NEWBORN, NOBODY, Page, become, call_number, open_page
 from tests.testing.inner_runs import chosen
 
-_RUN_S = 40.0
+_RUN_S = 100.0
 _TIDY_S = 5.0
 _TESTS = """
 import pytest, torch
@@ -41,14 +41,14 @@ def role(rank):
     yield
     become(NOBODY)
 
-@pytest.mark.ranks(2, timeout=20)
+@pytest.mark.ranks(2, timeout=60)
 def test_group(group):
     for count in (4, 300_000):
         tensor = torch.ones(count)
         group.all_reduce(tensor)
         assert bool((tensor == 2).all())
 
-@pytest.mark.ranks(2, timeout=20)
+@pytest.mark.ranks(2, timeout=60)
 def test_process_group(process_group):
     dist.barrier()
 """

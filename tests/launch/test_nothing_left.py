@@ -246,7 +246,7 @@ assert len(phalanx.spawn(os.getpid, ranks=2)) == 2
 
 @pytest.mark.slow
 def test_a_spawn_that_has_too_few_descriptors_leaves_none_and_says_so() -> None:
-    done = subprocess.run([sys.executable, "-c", _LEAKING], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", _LEAKING], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()
     assert len(told) == 8
@@ -275,7 +275,7 @@ assert before == after, "the process that ranks are forked from has survived"
 def test_a_rank_that_can_not_be_forked_is_named_with_the_limit(tmp_path: Path) -> None:
     with new_group("pids", tmp_path.name) as group:
         command = [sys.executable, "-c", _CROWDED, str(group.folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "rank 2 of 8 could not be started: Resource temporarily unavailable (EAGAIN)",

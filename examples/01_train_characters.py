@@ -50,8 +50,8 @@ class Trained:
 
     def digest(self) -> str:
         """Return a hash of the bits of the parameters."""
-        bits = b"".join(value.numpy().tobytes() for value in self.parameters.values())
-        return hashlib.sha256(bits).hexdigest()[:16]
+        values = [value.flatten().tolist() for value in self.parameters.values()]
+        return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
 
 class CharacterModel(nn.Module):

@@ -112,11 +112,10 @@ def test_a_contradictory_placement_is_refused(environment: dict[str, str]) -> No
         read_placement(environment, parent=1)
 
 
-def test_flight_records_lie_in_the_cache_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert record_folder({}) == Path("/cache/phalanx/records")
+def test_the_folder_of_flight_records_can_be_chosen() -> None:
     assert record_folder({"PHALANX_RECORD_DIR": "/elsewhere"}) == Path("/elsewhere")
-    assert record_folder({"PHALANX_RECORD_DIR": ""}) == Path("/cache/phalanx/records")
+    assert record_folder({}) is None
+    assert record_folder({"PHALANX_RECORD_DIR": ""}) is None
 
 
 @pytest.mark.parametrize(("text", "expected"), [("8", 8), (" 64 ", 64), ("0", 0), ("", 0)])

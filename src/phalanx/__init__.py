@@ -111,16 +111,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import phalanx` is fast and needs no torch."""
-    if name in _SUBPACKAGES:
-        return importlib.import_module(f"phalanx.{name}")
-    if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("phalanx")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
-    value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)  # found at once from now on
-    return value
+if not TYPE_CHECKING:  # a type checker would believe in any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used, so that `import phalanx` is fast and needs no torch."""
+        if name in _SUBPACKAGES:
+            return importlib.import_module(f"phalanx.{name}")
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("phalanx")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
+        value = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)  # found at once from now on
+        return value
 
 
 def __dir__() -> list[str]:

@@ -250,10 +250,10 @@ def terminal_desk() -> str:
     return os.environ.get("PHALANX_TERMINAL", "")
 
 
-def record_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for flight records of failed jobs (PHALANX_RECORD_DIR)."""
+def record_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder that the user has chosen for flight records of failed jobs (PHALANX_RECORD_DIR), or None."""
     given = environment.get("PHALANX_RECORD_DIR")
-    return Path(given) if given else cache_folder() / "records"
+    return Path(given) if given else None
 
 
 def full_trace(environment: Mapping[str, str] = os.environ) -> bool:

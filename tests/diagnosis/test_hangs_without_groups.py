@@ -121,6 +121,34 @@ def test_diagnose_names_the_line_of_every_rank(tmp_path: Path, program: str, cul
         assert wait_until(is_shown, LIMIT_S), shown
 
 
+_ONLY_ONE_IS_LEFT = """
+import os, time
+
+def train_alone():
+    while True:
+        time.sleep(0.01)  # here
+
+if os.environ["RANK"] == "2":
+    train_alone()
+"""
+
+
+def test_ranks_keep_their_numbers_when_others_have_ended(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_ONLY_ONE_IS_LEFT)
+    wanted = f"rank 2 is at {tmp_path.name}/train.py:{_line_of(_ONLY_ONE_IS_LEFT, 'here')} in train_alone"
+    shown = ""
+
+    def is_alone() -> bool:
+        nonlocal shown
+        shown = diagnose(str(job.pid)).stdout
+        return "train_alone" in shown and shown.count("ended with exit code 0") == 3
+
+    with started_program(str(script), "run", "-n", "4", module="phalanx.cli") as job:
+        assert wait_until(is_alone, LIMIT_S), shown
+    assert wanted in shown
+
+
 def test_diagnose_shows_threads_that_run_the_program(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(_IN_A_THREAD)

@@ -60,6 +60,13 @@ def test_a_killed_rank_is_told_in_a_few_lines(beginning: str, tmp_path: Path, re
         assert "PeerDiedError: all_reduce #4" in path.read_text()
 
 
+def test_without_a_home_folder_the_logs_are_below_the_folder_for_temporary_files(tmp_path: Path) -> None:
+    environment = environment_without("PHALANX_RECORD_DIR", "XDG_CACHE_HOME", HOME="/proc/x", TMPDIR=str(tmp_path))
+    result = phalanx_run("-n", 4, write_script(tmp_path, _OVER_GROUP + _KILL), env=environment)
+    assert len(result.stderr.splitlines()) <= 15
+    assert tmp_path in _logs_of(result.stderr).parents
+
+
 @pytest.mark.parametrize("odd", [0, 2])
 def test_a_mismatch_names_the_odd_rank_and_both_lines(odd: int, tmp_path: Path) -> None:
     script = write_script(

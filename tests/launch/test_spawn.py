@@ -238,9 +238,13 @@ def test_a_rank_that_exits_early_is_a_rank_failed_error_with_its_code() -> None:
 
 def test_sys_exit_without_a_code_is_a_good_end() -> None:
     assert run_ranks("process", 2, sys.exit) == [None, None]
-    with pytest.raises(SystemExit) as failure:
-        run_ranks("process", 2, lambda: sys.exit(3))
-    assert failure.value.code == 3
+
+
+@every_kind
+def test_sys_exit_with_a_code_does_not_end_the_caller(kind: Kind) -> None:
+    with pytest.raises(phalanx.RankFailedError, match=r"rank \d of 2 called sys.exit\(3\)") as failure:
+        run_ranks(kind, 2, lambda: sys.exit(3))
+    assert failure.value.exit_code == 3
 
 
 @every_kind

@@ -59,7 +59,7 @@ def find_jobs() -> list[RunningJob]:
                 groups.setdefault(found.identity, set()).add(pid)
             elif found.name == JOB_RECORD and not is_known(found):
                 record = read_job_record(found)
-                records[found.identity] = RunningJob({pid, *record.pids}, record)
+                records[found.identity] = RunningJob({pid, *record.pids} - {0}, record)
     jobs = list(records.values())
     for members in groups.values():
         touched = [job for job in jobs if job.pids & members]
@@ -78,8 +78,9 @@ def read_job_record(found: MemoryFile) -> JobView:
         record = _parse_record(descriptor)
     finally:
         os.close(descriptor)
-    # A record may name only processes of its own user, so that nobody can add processes of others to a job.
-    pids = [pid for pid in record.pids if owner_of(pid) == found.owner]
+    # A record may name only processes of its own user, so that nobody can add processes of others to a job. A rank that
+    # has ended keeps its place, so that the others keep their numbers.
+    pids = [pid if owner_of(pid) == found.owner else 0 for pid in record.pids]
     return replace(record, pids=pids, pid=record.pid if owner_of(record.pid) == found.owner else 0)
 
 

@@ -69,7 +69,7 @@ def key_of(row: RankFacts) -> Key:
 
 def world_of(views: Sequence[GroupView], pids: Sequence[int] = ()) -> dict[Key, int]:
     """Number all ranks of a job as its launcher did, or else as its largest group does, with the others after them."""
-    world: dict[Key, int] = {(pid, 0): rank for rank, pid in enumerate(pids)}
+    world: dict[Key, int] = {(pid, 0): rank for rank, pid in enumerate(pids) if pid}
     taken = set(world.values())
     following = len(pids)  # greater than all numbers that are taken
     for view in sorted(views, key=lambda each: -each.num_ranks):

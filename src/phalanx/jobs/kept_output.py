@@ -55,10 +55,11 @@ class KeptOutput:
     def _make_folder(self) -> Path:
         # Only a job that fails needs them.
         from phalanx.diagnosis.record_folder import make_output_folder
+        from phalanx.launch.private_folders import open_records
         from phalanx.settings import record_folder
 
         assert self.seen is not None
-        return make_output_folder(self.seen, record_folder())
+        return make_output_folder(self.seen, open_records(record_folder()))
 
     def close(self) -> None:
         """Close the files."""

@@ -111,10 +111,13 @@ def _write_record(outcome: JobResult) -> list[str]:
     if outcome.seen is None:
         return []
     from phalanx.diagnosis.record_folder import write_record
+    from phalanx.launch.private_folders import NoFolderError, open_records
     from phalanx.settings import record_folder
 
     try:
-        path = write_record(outcome.seen, record_folder())
+        path = write_record(outcome.seen, open_records(record_folder()))
+    except NoFolderError as error:
+        return [f"phalanx run: no flight record can be written: {error}"]
     except PhalanxError as error:
         first, *more = str(error).splitlines()
         return [f"phalanx run: {first}", *more]

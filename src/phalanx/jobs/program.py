@@ -61,7 +61,7 @@ def find_program(target: str, arguments: Sequence[str], *, is_module: bool) -> P
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
-        raise UsageError(f"{target}: no such file{_suggest_file(path)}") from None
+        raise UsageError(f"{target}: no such file{_suggest_file(path) or _suggest_executable(target)}") from None
     if stat.S_ISDIR(mode):
         if not any((path / name).is_file() for name in ("__main__.py", "__main__.pyc")):
             raise UsageError(f"{target} is a folder without __main__.py; name a script in it")
@@ -104,6 +104,15 @@ def replace_process(program: Program) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the executable would too
         signal.signal(number, signal.SIG_DFL)
     os.execvp(program.target, program.command)
+
+
+def _suggest_executable(target: str) -> str:
+    """Advise somebody who has named an executable, as mpirun and srun want it."""
+    if os.sep in target or shutil.which(target) is None:
+        return ""
+    if target.startswith("python"):
+        return f"; leave {target} out, as phalanx run takes a script, or give --no-python before it"
+    return "; for an executable, give --no-python before it"
 
 
 def _suggest_file(path: Path) -> str:

@@ -86,12 +86,25 @@ def raise_first(ranks: Sequence[SpawnedRank]) -> None:
     lines = [f"{_RAISED}{first.number} of {len(ranks)}"] if first.report is not None else []
     lines += [*_describe_others(first, others), *_advise(first)]
     error = first.exception() or rank_failed(first, len(ranks))
+    if isinstance(error, SystemExit):  # raised here, it would end the caller, and nobody would know why
+        error = _left_by_sys_exit(first, error.code, len(ranks))
     if lines:
         error.add_note("\n".join(lines))
     if first.report is None:
         raise error
     text = first.report.traceback
     raise error from (RankTraceback(f"rank {first.number} of {len(ranks)}:\n{with_sources(text)}") if text else None)
+
+
+def _left_by_sys_exit(rank: SpawnedRank, code: object, num_ranks: int) -> RankFailedError:
+    error = RankFailedError(
+        f"rank {rank.number} of {num_ranks} called sys.exit({code!r})",
+        rank=rank.number,
+        num_ranks=num_ranks,
+        culprits=(rank.number,),
+    )
+    error.exit_code = code if isinstance(code, int) else 1
+    return error
 
 
 def _describe_others(first: SpawnedRank, others: Sequence[SpawnedRank]) -> list[str]:

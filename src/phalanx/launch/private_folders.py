@@ -10,6 +10,8 @@ from pathlib import Path
 from phalanx.launch.user_identity import is_group_of_one, is_number_certain
 from phalanx.settings import cache_folder
 
+_RECORDS = "records"
+
 
 class NoFolderError(OSError):
     """There is no private folder that can be written to."""
@@ -26,6 +28,19 @@ def cached(kind: str) -> Path | None:
 def spare(kind: str) -> Path:
     """Return the folder to use if the user's folder can't be written to."""
     return Path(tempfile.gettempdir()).resolve() / f"phalanx-{os.geteuid()}" / kind
+
+
+def open_records(chosen: Path | None) -> Path:
+    """Return the folder for flight records: the chosen one, the usual one, or a private one if that can't be made.
+
+    Raises:
+        NoFolderError: There is none.
+    """
+    folder = chosen or cached(_RECORDS)
+    if chosen is None and (folder is None or _make_private(folder)):
+        return open_private(_RECORDS)
+    assert folder is not None
+    return folder
 
 
 def open_private(kind: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 import zlib
@@ -145,4 +146,5 @@ def _install_nccl(patches: Patches) -> None:
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:
     """Return the hashes of tensors that torch shows with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-    return sum(zlib.crc32(t.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()) for t in tensors)
+    on_host = [tensor.detach().cpu().contiguous() for tensor in tensors]
+    return sum(zlib.crc32(ctypes.string_at(each.data_ptr(), each.nbytes)) for each in on_host)

@@ -361,3 +361,18 @@ def cuda_driver() -> str | None:
 def nvrtc() -> str | None:
     """Return the library to use instead of torch's NVRTC (PHALANX_NVRTC), or None."""
     return os.environ.get("PHALANX_NVRTC") or None
+
+
+def job_token(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the secret that all processes of a job on several hosts share (PHALANX_JOB_TOKEN); "" if there is none."""
+    return environment.get("PHALANX_JOB_TOKEN", "").strip()
+
+
+def job_id(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the name of a job on several hosts (PHALANX_JOB_ID, or else the one that torchrun gives its ranks)."""
+    return environment.get("PHALANX_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID") or "none"
+
+
+def job_desk(environment: Mapping[str, str] = os.environ) -> str:
+    """Return where the hosts of a job meet (PHALANX_RDZV, set by `phalanx run`), as host:port; "" on one host."""
+    return environment.get("PHALANX_RDZV", "")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 from collections.abc import Iterator
@@ -85,8 +86,9 @@ def parse_rate(text: str) -> float:
     """
     units = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
     unit = next((unit for unit in units if text.endswith(unit)), "")
-    rate = float(text.removesuffix(unit)) * units.get(unit, 1.0)
-    if not rate > 0:
+    number = text.removesuffix(unit)
+    rate = float(number) * units.get(unit, 1.0) if re.fullmatch(r"\d+(\.\d+)?", number) else 0.0
+    if rate == 0:
         raise ValueError(f"{text!r} is not a rate; write 1gbit or 250mbit")
     return rate
 

@@ -19,7 +19,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/ethtool.h>
 #include <linux/if_tun.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -29,6 +31,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,6 +75,17 @@ static int64_t now_ns(void) {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The host finds the rate where it finds that of a real card: in /sys/class/net/eth0/speed.
+static void tell_speed(const char* name, double bits_per_s) {
+  struct ethtool_cmd settings = {.cmd = ETHTOOL_SSET, .duplex = DUPLEX_FULL, .autoneg = AUTONEG_DISABLE};
+  ethtool_cmd_speed_set(&settings, (uint32_t)(bits_per_s / 1e6));
+  struct ifreq request = {.ifr_data = (void*)&settings};
+  snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
+  const int any = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ioctl(any, SIOCETHTOOL, &request);  // an old kernel refuses; then the host believes in 10 Gbit/s
+  close(any);
+}
 
 static void open_port(Port* port, const char* name) {
   struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
@@ -225,7 +239,10 @@ int main(int num_arguments, char** arguments) {
   }
   ns_per_byte = 8e9 / atof(arguments[1]);
   delay_ns = (int64_t)(atof(arguments[2]) * 1000);
-  for (int i = 3; i < num_arguments; i++) open_port(&ports[num_ports++], arguments[i]);
+  for (int i = 3; i < num_arguments; i++) {
+    open_port(&ports[num_ports++], arguments[i]);
+    tell_speed(arguments[i], atof(arguments[1]));
+  }
   run_ahead_of_others();
   puts("ready");
   fflush(stdout);

@@ -121,13 +121,15 @@ def _outward(address: str, own_address: str) -> str:
 
 def _card_addresses() -> list[str]:
     """Return the IPv4 addresses of the network cards."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return found
+    return [address for _, name in socket.if_nameindex() if (address := address_of_card(name))]
+
+
+def address_of_card(name: str) -> str:
+    """Return the IPv4 address of a network card, or ""."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        return socket.inet_ntoa(answer[20:24])
+    return ""
 
 
 def _try_listen(address: str, port: int) -> socket.socket | int:

@@ -6,6 +6,7 @@ An argument takes precedence over a variable, and a variable over the default.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -376,3 +377,56 @@ def job_id(environment: Mapping[str, str] = os.environ) -> str:
 def job_desk(environment: Mapping[str, str] = os.environ) -> str:
     """Return where the hosts of a job meet (PHALANX_RDZV, set by `phalanx run`), as host:port; "" on one host."""
     return environment.get("PHALANX_RDZV", "")
+
+
+@dataclass(frozen=True)
+class SlurmStep:
+    """A step of a Slurm job with one task on each node, of which this process is one.
+
+    Attributes:
+        job: The number of the job and the step.
+        num_hosts: How many nodes the step has.
+        number: The number of this node in it.
+        first_host: The name of its first node.
+        port: A port that depends on the job.
+    """
+
+    job: str
+    num_hosts: int
+    number: int
+    first_host: str
+    port: int
+
+
+def slurm_step(environment: Mapping[str, str] = os.environ) -> SlurmStep | None:
+    """Return the step of Slurm in which this launcher is the only task of its node; None if there is none.
+
+    Raises:
+        UsageError: The step has several tasks on a node, so that there would be several launchers.
+    """
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "SLURM_NODEID", "SLURM_STEP_NODELIST")
+    job, step, nodes, number, hosts = (environment.get(name, "") for name in names)
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", nodes)
+    if not hosts or not nodes.isdecimal() or not number.isdecimal() or int(nodes) < 2:
+        return None
+    if tasks != nodes:
+        raise UsageError(
+            f"this step of Slurm has {tasks} tasks on {nodes} nodes, and phalanx run starts all ranks of a node\n"
+            "  do       give srun --ntasks-per-node=1, and phalanx run the number of ranks (-n)"
+        )
+    digits = "".join(filter(str.isdecimal, job)) or "0"
+    port = 20000 + int(digits) % 10000
+    return SlurmStep(f"{job}.{step}", int(nodes), int(number), first_slurm_host(hosts), port)
+
+
+def first_slurm_host(hosts: str) -> str:
+    """Return the first name of Slurm's short form of a list, such as "gpu[03-05,9],login" or "a1,a2"."""
+    first = ""
+    for position, letter in enumerate(hosts):
+        if letter == ",":
+            break
+        if letter == "[":
+            inside, _, rest = hosts[position + 1 :].partition("]")
+            return first + re.split("[-,]", inside)[0] + re.split(r"[,\[]", rest)[0]
+        first += letter
+    return first

@@ -419,6 +419,10 @@ def _peer_left(facts: Trouble, scene: Scene) -> PhalanxError:
 
 def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
+    if facts.text.startswith(formatting.ELSEWHERE):
+        lines = _lines(("here", _here(facts, scene)), ("do", "look at what that host printed"))
+        why = facts.text.removeprefix(formatting.ELSEWHERE)
+        return _error(PeerFailedError, why, lines, facts, scene, verdict="elsewhere")
     what = facts.text.splitlines()[0] if facts.text else "an exception"
     how = "had its arguments refused" if not facts.is_fatal else "raised"
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers

@@ -15,6 +15,7 @@ from phalanx.jobs.job import Job
 from phalanx.jobs.job_record import JobRecord
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
+from phalanx.jobs.other_hosts import OtherHosts, join_hosts
 from phalanx.jobs.output import LineSplitter
 from phalanx.jobs.signals import SignalInbox
 from phalanx.jobs.view import View
@@ -64,6 +65,7 @@ class Host:
         run_id: The unique name of the job.
         open_files: How many files a rank may open.
         own: The children that this process had before.
+        others: The other hosts of the job; None if there is only this one.
     """
 
     view: View
@@ -76,6 +78,7 @@ class Host:
     run_id: str
     open_files: int
     own: frozenset[int]
+    others: OtherHosts | None = None
 
     def check_refusal(self) -> None:
         """Check how a zygote that did not become ready has ended.
@@ -108,6 +111,7 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
         cleanup.callback(lambda: zygote.close(at_once=not zygote.is_ready))
         open_files = _allow_files(job.num_ranks, zygote.pid)
         adopt_orphans()
+        others = cleanup.enter_context(join_hosts(job, lambda text: view.say(f"phalanx run: {text}")))
         record = JobRecord(job.name, job.program.command, job.num_ranks)
         cleanup.callback(record.close)
         yield Host(
@@ -120,7 +124,8 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
             zygote_output=ZygoteOutput(reader, view),
             run_id=str(uuid.uuid4()),
             open_files=open_files,
-            own=own,
+            own=own | ({others.agent_pid} if others is not None else set()),
+            others=others,
         )
 
 

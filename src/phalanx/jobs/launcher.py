@@ -14,6 +14,8 @@ from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
+from phalanx.jobs.loop import OutputLoop
+from phalanx.jobs.other_hosts import NoJobError, OtherHosts
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
 from phalanx.jobs.virtual_gpus import describe_virtual_gpus
@@ -35,7 +37,9 @@ def run_job(job: Job) -> int:
         cleanup.callback(view.close)
         logs = None
         if job.log_folder is not None:
-            logs = Logs(job.log_folder, job.num_ranks, warn=lambda text: _say(view, text))
+            # The numbers of the ranks are not known yet if there are several hosts.
+            numbers = range(job.num_ranks) if job.hosts is None else ()
+            logs = Logs(job.log_folder, numbers, warn=lambda text: _say(view, text))
             cleanup.callback(logs.close)
         kept = KeptOutput()
         cleanup.callback(kept.close)
@@ -44,6 +48,9 @@ def run_job(job: Job) -> int:
                 outcome = _attempt_until_done(job, host, began)
         except RefusedError:
             return _WRONG_OPTIONS
+        except NoJobError as error:
+            _say(view, str(error))
+            return error.exit_code
         except (InternalError, SharedMemoryError, RankFailedError) as error:
             _say(view, str(error))
             return 1
@@ -75,14 +82,40 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
             _say(host.view, note)
     deadline = None if job.timeout_s is None else began + job.timeout_s
     for num_restarts in range(job.max_restarts + 1):
+        if host.others is not None:
+            _meet_others(job, host, host.others, num_restarts)
         with open_world(job.num_ranks) as world:
             outcome = Attempt(job, host, world, deadline).run(num_restarts)
-        if outcome.kind != "failed" or num_restarts == job.max_restarts:
+        is_final = outcome.verdict is not None and not outcome.verdict.may_restart
+        if outcome.kind != "failed" or num_restarts == job.max_restarts or is_final:
             break
         logs = _name_logs(job, outcome, host.kept.folder)
         for line in summarise_attempt(job, outcome, num_restarts + 1, logs):
             host.view.say(line)
     return outcome
+
+
+def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> None:
+    """Wait until all hosts are ready for an attempt.
+
+    Raises:
+        NoJobError: There will be no job, or no further attempt, on this host.
+    """
+    loop = OutputLoop(host.view, None)
+    try:
+        loop.on(others.fileno(), others.read)
+        loop.on(host.inbox.fileno(), lambda: None)
+        if attempt:
+            others.tell_ready()
+        hosts = others.await_start(attempt, loop, host.inbox.read).hosts
+    finally:
+        loop.close()
+    if attempt == 0:
+        host.view.number_ranks(hosts.first_rank, hosts.num_ranks)
+        if host.logs is not None:
+            host.logs.open(range(hosts.first_rank, hosts.first_rank + job.num_ranks))
+        names = ", ".join(hosts.title(number) for number in range(hosts.num_hosts))
+        _say(host.view, f"this is host {hosts.number} of {hosts.num_hosts}: {names}")
 
 
 def _tell(job: Job, outcome: JobResult, view: View, kept: Path | None, elapsed_s: float) -> None:

@@ -1,0 +1,186 @@
+"""The other hosts of a job, as the launcher sees them through the agent of its host."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+from phalanx.errors import InternalError
+from phalanx.jobs.job import Job
+from phalanx.launch.hosts.agent_client import AgentClient
+from phalanx.launch.hosts.blame import Verdict
+from phalanx.launch.hosts.cards import HostCard, JobHosts
+from phalanx.launch.hosts.link import Message
+from phalanx.launch.hosts.start import JobStart
+from phalanx.launch.loop import Loop
+
+_REFUSED = 2
+
+
+class NoJobError(InternalError):
+    """There will be no job, or no further attempt, on this host.
+
+    Attributes:
+        exit_code: The exit code of the launcher.
+    """
+
+    exit_code = 1
+
+
+class OtherHosts:
+    """What is known of the other hosts. Not for several threads.
+
+    Args:
+        agent: The agent of this host.
+        job_id: The name of the job.
+        say: Prints a line of the launcher.
+
+    Attributes:
+        job_id: The name of the job.
+        start: The current attempt; None before the first.
+        verdict: The verdict on it, if there is one.
+        is_over: Whether all hosts have said that their ranks have ended well.
+        is_lost: Whether the agent has died.
+        answer: Answers a question of another host; set while ranks run.
+    """
+
+    def __init__(self, agent: AgentClient, job_id: str, say: Callable[[str], None]) -> None:
+        self._agent = agent
+        self._say = say
+        self._refusal: NoJobError | None = None
+        self._accused: Verdict | None = None
+        self.job_id = job_id
+        self.start: JobStart | None = None
+        self.verdict: Verdict | None = None
+        self.is_over = self.is_lost = False
+        self.answer: Callable[[Message], object] | None = None
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when there is news."""
+        return self._agent.fileno()
+
+    @property
+    def agent_pid(self) -> int:
+        """The process of the agent."""
+        return self._agent.pid
+
+    @property
+    def title(self) -> str:
+        """The name of this host for people."""
+        assert self.start is not None
+        hosts = self.start.hosts
+        return f"host {hosts.number} ({hosts.cards[hosts.number].name})"
+
+    @property
+    def first_rank(self) -> int:
+        """The number of the first rank here."""
+        return 0 if self.start is None else self.start.hosts.first_rank
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known how the attempt has ended."""
+        return self.is_over or self.verdict is not None
+
+    def read(self) -> None:
+        """Take note of what the agent says.
+
+        Raises:
+            NoJobError: The agent has died before the job began.
+        """
+        try:
+            messages = self._agent.read()
+        except EOFError:
+            self._lose_agent()
+            return
+        for message in messages:
+            self._hear(message)
+
+    def accuse(self, verdict: Verdict) -> None:
+        """Tell all hosts what has failed here, at first or with more certainty than before."""
+        if self.start is None or (self._accused is not None and not self._accused.is_consequence):
+            return
+        if self._accused is None or not verdict.is_consequence:
+            self._accused = verdict
+            self._agent.accuse(self.start.attempt, verdict)
+
+    def tell_ended(self) -> None:
+        """Tell all hosts that the ranks of this one have ended well."""
+        assert self.start is not None
+        self._agent.tell_ended(self.start.attempt)
+
+    def tell_ready(self) -> None:
+        """Tell all hosts that this one can start its ranks again."""
+        self._agent.tell_ready()
+
+    def await_start(self, attempt: int, loop: Loop, read_signals: Callable[[], list[signal.Signals]]) -> JobStart:
+        """Wait until all hosts are ready for an attempt.
+
+        Args:
+            attempt: Its number.
+            loop: A loop that calls `read` when there is news.
+            read_signals: Returns the signals that have come to the launcher.
+
+        Raises:
+            NoJobError: This host was refused, not all hosts came in time, or somebody has ended the launcher.
+        """
+        while self.start is None or self.start.attempt < attempt:
+            loop.turn(None)
+            for number in read_signals():
+                raise _no_job(f"ended by {number.name} while it waited for other hosts", 128 + number)
+            if self._refusal is not None:
+                raise self._refusal
+        return self.start
+
+    def _hear(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "say":
+            self._say(message["text"])
+        elif kind == "start":
+            cards = tuple(HostCard.from_json(card) for card in message["cards"])
+            hosts = JobHosts(cards, message["number"])
+            self.start = JobStart(hosts, message["attempt"], message["place"], message["token"])
+            self.verdict, self.is_over, self._accused = None, False, None
+        elif kind == "verdict":
+            self.verdict = Verdict.from_json(message["verdict"])
+        elif kind == "over":
+            self.is_over = True
+        elif kind == "refused":
+            self._refusal = _no_job(message["why"], _REFUSED)
+        elif kind == "asked":
+            self._agent.answer(message, None if self.answer is None else self.answer(message["what"]))
+
+    def _lose_agent(self) -> None:
+        self.is_lost = True
+        self._refusal = self._refusal or _no_job("the agent of this host has died", 1)
+        if self.start is not None and not self.is_settled:
+            number = self.start.hosts.number
+            self.verdict = Verdict(f"{self.title}: its agent has died", number, 137, is_lost=True)
+
+
+def _no_job(text: str, exit_code: int) -> NoJobError:
+    error = NoJobError(text)
+    error.exit_code = exit_code
+    return error
+
+
+@contextlib.contextmanager
+def join_hosts(job: Job, say: Callable[[str], None]) -> Iterator[OtherHosts | None]:
+    """Start the agent of this host, if the job has several, and end it at the end.
+
+    Raises:
+        OSError: The agent could not be started.
+    """
+    if job.hosts is None:
+        yield None
+        return
+    agent = AgentClient(job.hosts, job.num_ranks, job.max_restarts)
+    if not job.hosts.token:
+        say(
+            "no token is set (PHALANX_JOB_TOKEN or --token-file): until all hosts have come, anybody who reaches "
+            f"{job.hosts.endpoint} can join this job"
+        )
+    try:
+        yield OtherHosts(agent, job.hosts.job_id, say)
+    finally:
+        agent.close()

@@ -122,7 +122,7 @@ class Attempt(Supervisor[JobRank]):
             self._read_failure(rank)
         for stream in pipes.streams:
             stream.drain(self._view, self._host.logs)
-        self._tracebacks.finish()
+        self._tracebacks.finish(is_elsewhere=self._outcome.is_elsewhere)
         self._view.update(self.ranks)
 
     def _await_zygote(self) -> bool:

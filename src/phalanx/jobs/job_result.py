@@ -35,6 +35,11 @@ class JobResult:
     verdict: Verdict | None = None
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether something on another host is to blame."""
+        return self.verdict is not None and all(rank.number != self.verdict.rank for rank in self.ranks)
+
+    @property
     def exit_code(self) -> int:
         """The exit code of `phalanx run`: that of the rank that failed first, if there is one."""
         if self.kind == "timeout":

@@ -56,8 +56,8 @@ def summarise(job: Job, outcome: JobResult, places: Sequence[str]) -> list[str]:
     }.get(outcome.kind)
     verdict = outcome.verdict
     culprit = first_culprit(outcome.ranks) if headline is None else None
-    if verdict is not None and culprit is not None and culprit.number != verdict.rank:
-        culprit = None  # the cause is elsewhere
+    if outcome.is_elsewhere:
+        culprit = None
     first = f"phalanx run: {headline or (verdict.text if verdict is not None else describe_failure(outcome.ranks))}"
     lines = [first, *_describe_ends(job, outcome, culprit), *places]
     whose = "" if culprit is None else f", of {_name(culprit, outcome.ranks)}"
@@ -69,14 +69,14 @@ def summarise(job: Job, outcome: JobResult, places: Sequence[str]) -> list[str]:
 def summarise_attempt(job: Job, outcome: JobResult, number: int, places: Sequence[str]) -> list[str]:
     """Return a few lines that say how an attempt failed after which all ranks start again for the `number`-th time."""
     again = f"all ranks start again ({number} of {job.max_restarts})"
-    ends = _describe_ends(job, outcome, first_culprit(outcome.ranks))
+    ends = _describe_ends(job, outcome, None if outcome.is_elsewhere else first_culprit(outcome.ranks))
     why = describe_failure(outcome.ranks) if outcome.verdict is None else outcome.verdict.text
     return [f"phalanx run: {why}; {again}", *ends, *places]
 
 
 def _describe_ends(job: Job, outcome: JobResult, culprit: JobRank | None) -> list[str]:
     if culprit is None:
-        return describe_others(outcome.ranks)
+        return describe_others(outcome.ranks, is_elsewhere=outcome.is_elsewhere)
     heard = [rank.note.lost for rank in outcome.ranks if rank.note is not None]
     is_python = job.program.kind != "executable"
     return [*describe_cause(culprit, outcome.seen, heard, is_python=is_python), *describe_others(outcome.ranks)]
@@ -155,9 +155,14 @@ def _last_call_heard(rank: JobRank, heard: Sequence[str]) -> str:
     return next((text for text in texts if text and not text.startswith("has not ")), "")
 
 
-def describe_others(ranks: Sequence[JobRank]) -> list[str]:
-    """Say how the other ranks ended and what they were doing, with a line for each kind of end."""
-    culprit = first_culprit(ranks)
+def describe_others(ranks: Sequence[JobRank], *, is_elsewhere: bool = False) -> list[str]:
+    """Say how the other ranks ended and what they were doing, with a line for each kind of end.
+
+    Args:
+        ranks: The ranks of this host.
+        is_elsewhere: Whether none of them is to blame.
+    """
+    culprit = None if is_elsewhere else first_culprit(ranks)
     alike = [] if culprit is None else _alike(culprit, ranks)
     others = [rank for rank in ranks if rank is not culprit and rank not in alike]
     too = [rank for rank in others if rank.is_culprit]

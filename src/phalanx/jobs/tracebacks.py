@@ -86,15 +86,19 @@ class Tracebacks:
         if later and (not self._keep(rank, later) or rank.is_culprit):
             self._show_text(rank, later)
 
-    def finish(self) -> None:
-        """Show what has to be shown now that all ranks have ended."""
+    def finish(self, *, is_elsewhere: bool = False) -> None:
+        """Show what has to be shown now that all ranks have ended.
+
+        Args:
+            is_elsewhere: Whether another host is to blame; ranks that failed because of it are quiet then.
+        """
         for rank in self._ranks:
             if self.note_of(rank) is None and self._outputs[rank.index].printed:  # it was killed while it printed
                 self._keep_printed(rank)
                 self._show(rank)
         culprits = [rank for rank in self._ranks if rank.is_culprit]
         first = first_culprit(self._ranks)
-        for rank in culprits or ([] if first is None else [first]):
+        for rank in culprits or ([] if first is None or is_elsewhere else [first]):
             if len(self._shown) < _MOST_SHOWN:
                 self._show(rank)
         for rank, splitter in zip(self._ranks, self._splitters, strict=True):

@@ -52,13 +52,13 @@ def up(number: int, rate: str, delay_us: float, loopback_names: bool) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def on(host: int, command: tuple[str, ...]) -> None:
     """Run a command on a host, or a shell."""
-    from phalanx_tools.hosts.host import python_command
+    from phalanx_tools.hosts.host import enter_command
 
     bed = _ask("describe")["hosts"]
     if not 0 <= host < len(bed):
         raise click.BadParameter(f"there is no host {host}: there are 0 to {len(bed) - 1}")
     words = command or (os.environ.get("SHELL", "sh"),)
-    program = python_command("entering", str(bed[host]["init"]), *words)
+    program = enter_command(bed[host]["init"], *words)
     os.execv(program[0], program)
 
 

@@ -19,11 +19,11 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _NOT_FOUND = 127
 
 
-def main(init: str, *command: str) -> NoReturn:
-    """Run the command in the namespaces of a host's init."""
+def main(init: str, namespaces: str, *command: str) -> NoReturn:
+    """Run the command in some namespaces of a host's init, such as "net,uts"."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD})
     folder = os.getcwd()
-    kernel_calls.join_namespaces(int(init))
+    kernel_calls.join_namespaces(int(init), tuple(namespaces.split(",")))
     os.chdir(folder)
     parent = os.pidfd_open(os.getpid())
     child = os.fork()

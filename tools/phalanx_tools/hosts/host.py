@@ -16,9 +16,17 @@ _TOOLS = str(Path(__file__).parents[2])
 _PROGRAM = "import sys; sys.path.insert(0, {!r}); from phalanx_tools.hosts.{} import main; main(*sys.argv[1:])"
 
 
+ALL_NAMESPACES = "mnt,uts,ipc,pid,net"
+
+
 def python_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs main() of a module of this package, whatever the user has set for Python."""
     return [sys.executable, "-ISc", _PROGRAM.format(_TOOLS, module), *arguments]
+
+
+def enter_command(init: int, *command: str, namespaces: str = ALL_NAMESPACES) -> list[str]:
+    """Return the command that runs a command in namespaces of a host's init."""
+    return python_command("entering", str(init), namespaces, *command)
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,15 @@ class Host:
     init: int
     switch: Switch
 
-    def command(self, *command: str) -> list[str]:
-        """Return the command that runs a command on this host. It passes signals and exit codes on."""
-        return python_command("entering", str(self.init), *command)
+    def command(self, *command: str, namespaces: str = ALL_NAMESPACES) -> list[str]:
+        """Return the command that runs a command on this host. It passes signals and exit codes on.
+
+        Args:
+            command: Of several words.
+            namespaces: Those of the host that it gets. A launcher that starts processes on other hosts by commands such
+                as this one must see their inits, so it keeps the outer "pid" and "mnt".
+        """
+        return enter_command(self.init, *command, namespaces=namespaces)
 
     def run(self, *command: str, timeout_s: float = 60, check: bool = True, **options: Any) -> str:
         """Run a command on this host, in the caller's folder and environment, and return its standard output.

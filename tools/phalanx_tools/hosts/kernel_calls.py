@@ -25,8 +25,8 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags))
 
 
-def join_namespaces(pid: int, names: tuple[str, ...] = tuple(NAMESPACES)) -> None:
-    """Move this process into the namespaces of another; that of processes is for its children.
+def join_namespaces(pid: int, names: tuple[str, ...]) -> None:
+    """Move this process into namespaces of another; that of processes is for its children.
 
     Raises:
         OSError: The other process is gone, or it is not permitted.

@@ -25,6 +25,7 @@ VIRTUAL_MEMORY = "PHALANX_VIRTUAL_MEMORY"
 RACES_MODE = "PHALANX_RACES"
 _STAND_IN = "PHALANX_STAND_IN"
 _LOOPBACK = "127.0.0.1"
+ON_THE_SERVER = "server"  # the name of the world in PHALANX_STORE if its store is on the rendezvous server
 
 Races = Literal["off", "warn", "raise"]
 StoodInFor = Literal["nccl", "gloo", "mpi"]
@@ -186,8 +187,10 @@ def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
 
     If the program has changed MASTER_ADDR or MASTER_PORT, it uses its own store, and this returns None.
     """
-    address, _, rest = environment.get("PHALANX_STORE", "").partition(":")
-    port, _, store = rest.partition(":")
+    head, _, path = environment.get("PHALANX_STORE", "").rpartition(":")
+    before, _, world = head.rpartition(":")
+    address, _, port = before.rpartition(":")
+    store = f"{world}:{path}" if world else ""
     wanted = (environment.get("MASTER_ADDR", address), environment.get("MASTER_PORT", ""))
     return store if store and wanted == (address, port) else None
 
@@ -377,6 +380,11 @@ def job_id(environment: Mapping[str, str] = os.environ) -> str:
 def job_desk(environment: Mapping[str, str] = os.environ) -> str:
     """Return where the hosts of a job meet (PHALANX_RDZV, set by `phalanx run`), as host:port; "" on one host."""
     return environment.get("PHALANX_RDZV", "")
+
+
+def job_attempt(environment: Mapping[str, str] = os.environ) -> str:
+    """Return how often the ranks of this job were restarted (TORCHELASTIC_RESTART_COUNT), as text."""
+    return environment.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from phalanx.errors import UsageError
 from phalanx.launch.hosts.start import JobStart
 from phalanx.launch.rendezvous import Rendezvous
-from phalanx.settings import master_variables
+from phalanx.settings import ON_THE_SERVER, master_variables
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -47,6 +47,7 @@ def rank_variables_of_hosts(
         "ROLE_WORLD_SIZE": size,
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
+        "PHALANX_STORE": f"{address}:{port}:{ON_THE_SERVER}:{start.attempt}",
         "PHALANX_RDZV": start.place,
         "PHALANX_JOB_TOKEN": start.token,
         "PHALANX_JOB_ID": job_id,

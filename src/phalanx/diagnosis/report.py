@@ -44,6 +44,9 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     if is_full:
         lines += _render_past(found)
     lines += [f"note: {note}" for note in seen.notes]
+    for host in seen.other_hosts:
+        lines += ["", f"on {host.title}:"]
+        lines += ["  it has not answered"] if host.seen is None else render(host.seen, is_full=is_full).splitlines()
     return "\n".join(lines)
 
 

@@ -7,10 +7,12 @@ import functools
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from phalanx.engine import GroupSegment
 from phalanx.errors import InternalError
+from phalanx.jobs.answers import answer_question
 from phalanx.jobs.holdups import Holdups, describe_holdup
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
@@ -23,6 +25,8 @@ from phalanx.jobs.summary import describe_activity, describe_children, describe_
 from phalanx.jobs.tracebacks import Tracebacks
 from phalanx.jobs.watch import JobWatch
 from phalanx.launch.disagreement import Disagreement
+from phalanx.launch.hosts.access import keep_access
+from phalanx.launch.hosts.addresses import parse_endpoint
 from phalanx.launch.hosts.blame import Verdict
 from phalanx.launch.rank import first_culprit
 from phalanx.launch.rank_process import StartRequest
@@ -97,6 +101,7 @@ class Attempt(Supervisor[JobRank]):
             if not self._await_zygote():
                 return self._outcome
             self.loop.on(self._desk.descriptor(), self._serve_terminal)
+            cleanup.enter_context(self._answering_others())
             request = make_start_request(self._job, self._host, rendezvous, num_restarts, terminal=self._desk.name)
             self._start(starter, request, pipes)
             self.listen_to(starter)
@@ -285,6 +290,18 @@ class Attempt(Supervisor[JobRank]):
         self._others.accuse(
             Verdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=not culprit.is_culprit)
         )
+
+    @contextlib.contextmanager
+    def _answering_others(self) -> Iterator[None]:
+        """Answer questions of other hosts, and let `phalanx diagnose` ask them."""
+        if self._others is None or self._others.start is None:
+            yield
+            return
+        start = self._others.start
+        self._others.answer = lambda what: answer_question(what, self.ranks, self.watch, self._host.record.view)
+        with keep_access(parse_endpoint(start.place), start.token, start.hosts.number):
+            yield
+        self._others.answer = None
 
     def _accuse_here(self, what: str, exit_code: int) -> None:
         """Tell the other hosts that this one ends the job."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -78,6 +79,16 @@ class Host:
     def start(self, *command: str, stdout: int | IO[Any] | None = None, **options: Any) -> subprocess.Popen[str]:
         """Start a command on this host. Options are those of subprocess.Popen()."""
         return subprocess.Popen(self.command(*command), stdout=stdout, text=True, **options)
+
+    def processes(self) -> list[int]:
+        """Return all processes of this host but its init, as seen from outside."""
+        own = os.readlink(f"/proc/{self.init}/ns/pid")
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended while we looked
+                if os.readlink(folder / "ns/pid") == own and int(folder.name) != self.init:
+                    found.append(int(folder.name))
+        return found
 
     def cut(self) -> None:
         """Pull the cable. The host sees that its card has no carrier."""

@@ -14,7 +14,7 @@ from phalanx.collectives import ReduceOp
 from phalanx_tools.conformance.faults.operations import CULPRIT, Arguments, Operation
 
 REASON = "the fault matrix wants it so"
-_PROCESS = rf"rank {CULPRIT} \(pid \d+\)"
+_PROCESS = rf"rank {CULPRIT} (?:on host \d+ )?\((?:\S+, )?pid \d+\)"  # the second form over several hosts
 _CALLED = rf"differs +{_PROCESS} called .*, \S*(?:operations|program)\.py:\d+"
 
 

@@ -72,7 +72,8 @@ def _headline(found: Findings) -> str:
     why = f": {seen.reason}" if seen.reason else ""
     num_ranks = job.num_ranks or len(found.world) or len(seen.processes)
     ranks = f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
-    return f"{name} (pid {pid}) on {seen.host}, {ranks}{since}{why}"
+    where = f"{seen.host} ({job.host})" if job.host else seen.host
+    return f"{name} (pid {pid}) on {where}, {ranks}{since}{why}"
 
 
 def _render_rows(found: Findings, group: GroupView) -> list[str]:

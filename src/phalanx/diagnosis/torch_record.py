@@ -65,7 +65,12 @@ def write_torch_records(seen: Observation, folder: Path) -> list[Path]:
 def build_dumps(seen: Observation) -> dict[int, dict[str, Any]]:
     """Return what torch would have recorded, by rank of the world."""
     members = number_members(seen)
-    ranks = sorted({*world_of(seen.groups, seen.job.pids).values(), *(rank for each in members for rank in each)})
+    ranks = sorted(
+        {
+            *world_of(seen.groups, seen.job.pids, seen.job.first_rank).values(),
+            *(rank for each in members for rank in each),
+        }
+    )
     parts: dict[int, list[Part]] = {rank: [] for rank in ranks}
     for part in find_parts(seen, members):
         parts[part.rank].append(part)
@@ -135,7 +140,7 @@ def _entry(seen: Observation, part: Part, number: int, stack: ThreadStack | None
 
 
 def _stack_of(seen: Observation, rank: int) -> ThreadStack | None:
-    keys = [key for key, number in world_of(seen.groups, seen.job.pids).items() if number == rank]
+    keys = [key for key, number in world_of(seen.groups, seen.job.pids, seen.job.first_rank).items() if number == rank]
     threads = [row.thread for view in seen.groups for row in view.rows if key_of(row) in keys]
     texts = [process.stacks for process in seen.processes for key in keys if process.pid == key[0]]
     return stack_of(parse_stacks(texts[0]), threads[0]) if texts and threads else None

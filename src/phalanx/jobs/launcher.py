@@ -112,6 +112,7 @@ def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> None
         loop.close()
     if attempt == 0:
         host.view.number_ranks(hosts.first_rank, hosts.num_ranks)
+        host.record.name_host(hosts.first_rank, f"host {hosts.number} of {hosts.num_hosts}")
         if host.logs is not None:
             host.logs.open(range(hosts.first_rank, hosts.first_rank + job.num_ranks))
         names = ", ".join(hosts.title(number) for number in range(hosts.num_hosts))

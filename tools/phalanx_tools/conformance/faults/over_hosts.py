@@ -1,4 +1,4 @@
-"""Run a cell of the matrix on two hosts: the culprit is the first rank of the second, its partner the last of the first.
+"""Run a cell of the matrix on two hosts: the culprit is the first rank of one, its partner the last of the other.
 
 As a program, this is a rank: over_hosts.py DOOR OPERATION FORM FAULT FOLDER.
 """

@@ -429,12 +429,4 @@ def slurm_step(environment: Mapping[str, str] = os.environ) -> SlurmStep | None:
 
 def first_slurm_host(hosts: str) -> str:
     """Return the first name of Slurm's short form of a list, such as "gpu[03-05,9],login" or "a1,a2"."""
-    first = ""
-    for position, letter in enumerate(hosts):
-        if letter == ",":
-            break
-        if letter == "[":
-            inside, _, rest = hosts[position + 1 :].partition("]")
-            return first + re.split("[-,]", inside)[0] + re.split(r"[,\[]", rest)[0]
-        first += letter
-    return first
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", hosts).partition(",")[0]

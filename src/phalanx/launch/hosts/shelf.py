@@ -55,10 +55,6 @@ class Shelf:
             self._waits.remove(wait)
             wait.answer({"missing": [key for key in wait.keys if key not in self.values]})
 
-    def forget(self, answer: Answer) -> None:
-        """Remove the requests of somebody who has gone."""
-        self._waits = [wait for wait in self._waits if wait.answer is not answer]
-
     def _get(self, request: Message, answer: Answer, now: float) -> None:
         keys = [str(key) for key in request["keys"]]
         if all(key in self.values for key in keys):

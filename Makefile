@@ -62,7 +62,7 @@ faults: $(VENV)/.built
 
 # Several hosts on one machine, as network namespaces (root): all tests over them. `./dev hosts` makes such hosts to try out.
 hosts: $(VENV)/.built
-	@$(BIN)/python -m pytest -q tests/hosts
+	@$(BIN)/python -m pytest -q tests/hosts --over-hosts all
 
 # torch's own tests against phalanx. MODE=plain|gloo|nccl|vgloo|mpi with WORLD=2|3|4|8; MODE=all (virtual GPUs, ends with
 # the union over all modes); MODE=multigpu or dist2 with PYTORCH_TESTS=folder of PyTorch's sources.

@@ -87,7 +87,7 @@ class TestsOnRanks:
     @pytest.fixture
     def process_group(self, members: list[int]) -> Iterator[Any]:
         """torch's default process group; each with keys of its own in the store of the job."""
-        import torch.distributed as dist
+        from phalanx.torch_backend.untyped import dist
 
         store = dist.PrefixStore(f"test {len(self.results)}", self._own_store())
         place = {"rank": members.index(self._world.rank), "world_size": len(members)}
@@ -97,7 +97,7 @@ class TestsOnRanks:
 
     def _own_store(self) -> Any:
         if self._store is None:
-            import torch.distributed as dist
+            from phalanx.torch_backend.untyped import dist
 
             self._store, _, _ = next(iter(dist.rendezvous("env://")))
         return self._store

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import itertools
 import os
 import socket
@@ -42,7 +41,7 @@ class GlooWire:
     def __init__(self, board: Board, rank: int, size: int, address: str, timeout_s: float) -> None:
         options = dist.ProcessGroupGloo._Options()
         options._timeout = timedelta(seconds=timeout_s)
-        options._devices = [_device_at(address, os.getpid())]
+        options._devices = [_new_device(address)]
         store = _BoardStore(board, timeout_s)
         # Connections are made when they are first used: most pairs of ranks never talk to each other.
         self._group: Any = dist.ProcessGroupGloo(store, rank, size, options)
@@ -53,7 +52,6 @@ class GlooWire:
         self._views: dict[tuple[int, int], torch.Tensor] = {}
         self._lock = threading.Lock()  # guards _under_way, _views
         self._some_peer = -1  # one that this rank is connected to
-        self._is_over = False
 
     def start(self, messages: Sequence[WireMessage]) -> list[int]:
         """Start messages and return their handles.
@@ -103,17 +101,17 @@ class GlooWire:
 
     def cut(self) -> None:
         """Break all connections: Gloo does so when the time of any wait is up, and offers no other way."""
-        group, self._is_over = self._group, True
+        group = self._group
         if group is not None and self._some_peer >= 0:
             with contextlib.suppress(RuntimeError):
                 group.recv([torch.empty(1, dtype=torch.uint8)], self._some_peer, _NO_TAG).wait(_MOMENT)
 
     def close(self) -> None:
-        """Close all connections, after what was sent has gone."""
-        self._is_over = True
-        self._group = None
+        """Close all connections. What was sent to a receive that stood has gone: Gloo writes it within send()."""
+        self.cut()
         with self._lock:
             self._under_way.clear()
+        self._group = None
 
     def _view(self, address: int, size: int) -> torch.Tensor:
         with self._lock:
@@ -139,9 +137,8 @@ def own_address(board_host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-@functools.lru_cache(maxsize=8)
-def _device_at(address: str, process: int) -> Any:
-    """Return Gloo's device, whose thread serves all groups of a process. A forked process needs its own."""
+def _new_device(address: str) -> Any:
+    """Return Gloo's device for one group: groups that share one and connect late mix up their connections (torch 2.13)."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         return dist.ProcessGroupGloo.create_device(interface=interface, lazy_init=True)

@@ -5,6 +5,7 @@ docs/internals/hosts.md explains how. If each host has one member, this is a gro
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 import weakref
@@ -171,9 +172,9 @@ class HybridGroup(SharedMemoryGroup):
         if self.rank not in members:
             return None
         listed = ",".join(map(str, members))
-        number = self._meetings[f"split {listed}"] + 1
+        number = self._meetings[_key_of("split", members)] + 1
         own = f"{self.name}:split:{listed}" if number == 1 else f"{self.name}:split:{listed}:{number}"
-        return self._regroup_over_hosts(f"split {listed}", members, name or own, timeout_s)
+        return self._regroup_over_hosts("split", members, name or own, timeout_s)
 
     def split_by_color(  # type: ignore[override]
         self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None
@@ -188,7 +189,7 @@ class HybridGroup(SharedMemoryGroup):
             return None
         members = sorted((its_key, rank) for rank, (its_color, its_key) in enumerate(table) if its_color == color)
         ordered = [rank for _, rank in members]
-        return self._regroup_over_hosts(f"color {color}", ordered, name or f"{self.name}:color:{color}", timeout_s)
+        return self._regroup_over_hosts("color", ordered, name or f"{self.name}:color:{color}", timeout_s)
 
     def merge(self, place: str, size: int, *, name: str | None = None, timeout_s: Timeout = None) -> NoReturn:
         """Refuse: groups over hosts have no common place.
@@ -327,8 +328,9 @@ class HybridGroup(SharedMemoryGroup):
 
     def _regroup_over_hosts(self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout) -> LocalGroup:
         limit = seconds_of(timeout_s, self.timeout_s)
-        number = self.next_meeting(kind)
-        board = PrefixedBoard(self._board, f"{kind}/{number}/")
+        # Only the members count, so their list is a part of the key: ranks that are in other groups count other calls.
+        key = _key_of(kind, members)
+        board = PrefixedBoard(self._board, f"{key}/{self.next_meeting(key)}/")
         group = join_over_hosts(
             board,
             members.index(self.rank),
@@ -367,6 +369,10 @@ class _Helper:
         group = self._group()
         assert group is not None
         return group.message(operation, tensor, peer, tag, timeout_s, is_async)
+
+
+def _key_of(kind: str, members: Sequence[int]) -> str:
+    return f"{kind} {hashlib.sha256(repr(list(members)).encode()).hexdigest()[:32]}"
 
 
 def _unknown_row(rank: int, arrived: int) -> RankFacts:

@@ -45,6 +45,7 @@ class GlooWire:
         store = _BoardStore(board, timeout_s)
         # Connections are made when they are first used: most pairs of ranks never talk to each other.
         self._group: Any = dist.ProcessGroupGloo(store, rank, size, options)
+        store.fetch([f"0/{number}" for number in range(size)])
         self._store = store  # torch does not keep a store of Python alive
         self._group.set_timeout(_FOREVER)
         self._numbers = itertools.count(1)
@@ -157,7 +158,12 @@ class _BoardStore(dist.Store):  # type: ignore[misc]
         super().__init__()
         self._board = board
         self._timeout_s = timeout_s
+        self._fetched: dict[str, str] = {}
         self.set_timeout(timedelta(seconds=timeout_s))
+
+    def fetch(self, keys: Sequence[str]) -> None:
+        """Read the ranks' addresses, so that no operation needs the board when it makes a connection later."""
+        self._fetched = dict(zip(keys, self._board.get_many(list(keys), self._timeout_s), strict=True))
 
     def set(self, key: str, value: bytes | str) -> None:
         """Write a value."""
@@ -170,6 +176,8 @@ class _BoardStore(dist.Store):  # type: ignore[misc]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Wait for several values."""
+        if all(key in self._fetched for key in keys):
+            return [base64.b64decode(self._fetched[key]) for key in keys]
         return [base64.b64decode(text) for text in self._board.get_many(list(keys), self._timeout_s)]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
@@ -179,6 +187,8 @@ class _BoardStore(dist.Store):  # type: ignore[misc]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all these keys have values."""
+        if all(key in self._fetched for key in keys):
+            return
         self._board.get_many(list(keys), self._timeout_s if timeout is None else timeout.total_seconds())
 
     def add(self, key: str, amount: int) -> int:

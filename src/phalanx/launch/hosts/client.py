@@ -16,6 +16,7 @@ from phalanx.launch.hosts.link import Link, LinkError, Message
 
 _CONNECT_S = 10.0
 _ANSWER_S = 10.0  # for requests that need not wait for other ranks
+_BETWEEN_ATTEMPTS_S = 0.1
 _SLICE_S = 0.5  # a wait holds the connection for this time, and then other threads get it
 _READ_BYTES = 1 << 18
 
@@ -108,8 +109,19 @@ class ServerClient:
                     return answer
 
     def _connect(self, deadline: float) -> None:
-        limit_s = max(0.001, min(_CONNECT_S, deadline - time.monotonic()))
-        self._socket = socket.create_connection(self.place, timeout=limit_s)
+        deadline = min(deadline, time.monotonic() + _CONNECT_S)
+        while True:
+            try:
+                self._shake_hands(deadline)
+                return
+            except EOFError:  # strangers occupy the server: it closes further connections at once
+                self._close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_BETWEEN_ATTEMPTS_S)
+
+    def _shake_hands(self, deadline: float) -> None:
+        self._socket = socket.create_connection(self.place, timeout=max(0.001, deadline - time.monotonic()))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._owner = os.getpid()
         self._link = Link(self._token, is_server=False)

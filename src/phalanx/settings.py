@@ -154,6 +154,39 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
     return None
 
 
+def is_on_one_host(environment: Mapping[str, str] = os.environ) -> bool | None:
+    """Tell whether a launcher says that it has started all ranks of the job on this host; None if it does not say."""
+    names = (
+        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_SIZE", "MPI_LOCALNRANKS"),
+    )
+    for size, local_size in names:
+        if environment.get(size) and environment.get(local_size):
+            return environment[size] == environment[local_size]
+    return None
+
+
+def master_address(environment: Mapping[str, str] = os.environ) -> str:
+    """Return where torch's store is, as MASTER_ADDR:MASTER_PORT.
+
+    Raises:
+        UsageError: The variables are not set.
+    """
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if not address or not port:
+        raise UsageError(
+            "ranks on several hosts need a place to meet\n"
+            "  do       set MASTER_ADDR and MASTER_PORT, or start the ranks with phalanx run --nnodes or torchrun"
+        )
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def has_agent_store(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether torchrun's agent serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 does not have to."""
+    return environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def set_placement(rank: int, size: int, port: int, store: str) -> None:
     """Set the variables that torchrun sets for a rank, for code that reads them.
 

@@ -339,7 +339,6 @@ class HybridGroup(SharedMemoryGroup):
             timeout_s=limit,
             ranks=members,
             make_wire=self._make_wire,
-            crowd=self.crowd,
         )
         group.watch(self)
         return group
@@ -388,7 +387,6 @@ def join_over_hosts(
     timeout_s: float,
     ranks: Sequence[int],
     make_wire: WireMaker,
-    crowd: int,
 ) -> SharedMemoryGroup:
     """Meet the other ranks, and return a group of all of them: over shared memory only if they are all on one host.
 
@@ -400,7 +398,6 @@ def join_over_hosts(
         timeout_s: How long to wait for the other ranks, here and in the group's operations.
         ranks: The number of each member in the parent group.
         make_wire: Makes the wire between hosts.
-        crowd: The number of ranks of the job.
 
     Raises:
         OperationTimeoutError: Not every rank came in time.

@@ -111,7 +111,7 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
         cleanup.callback(lambda: zygote.close(at_once=not zygote.is_ready))
         open_files = _allow_files(job.num_ranks, zygote.pid)
         adopt_orphans()
-        others = cleanup.enter_context(join_hosts(job, lambda text: view.say(f"phalanx run: {text}")))
+        others = cleanup.enter_context(join_hosts(job, inbox.fileno(), lambda text: view.say(f"phalanx run: {text}")))
         record = JobRecord(job.name, job.program.command, job.num_ranks)
         cleanup.callback(record.close)
         yield Host(

@@ -15,10 +15,11 @@ from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.loop import OutputLoop
-from phalanx.jobs.other_hosts import NoJobError, OtherHosts
+from phalanx.jobs.other_hosts import OtherHosts
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
 from phalanx.jobs.virtual_gpus import describe_virtual_gpus
+from phalanx.launch.hosts.start import NoJobError
 from phalanx.scarcity import in_words
 
 _WRONG_OPTIONS = 2

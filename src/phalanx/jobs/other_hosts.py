@@ -6,26 +6,14 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
-from phalanx.errors import InternalError
+from phalanx.jobs.elastic_meeting import meet_elastically
 from phalanx.jobs.job import Job
 from phalanx.launch.hosts.agent_client import AgentClient
 from phalanx.launch.hosts.blame import Verdict
 from phalanx.launch.hosts.cards import HostCard, JobHosts
 from phalanx.launch.hosts.link import Message
-from phalanx.launch.hosts.start import JobStart
+from phalanx.launch.hosts.start import JobStart, NoJobError
 from phalanx.launch.loop import Loop
-
-_REFUSED = 2
-
-
-class NoJobError(InternalError):
-    """There will be no job, or no further attempt, on this host.
-
-    Attributes:
-        exit_code: The exit code of the launcher.
-    """
-
-    exit_code = 1
 
 
 class OtherHosts:
@@ -127,7 +115,7 @@ class OtherHosts:
         while self.start is None or self.start.attempt < attempt:
             loop.turn(None)
             for number in read_signals():
-                raise _no_job(f"ended by {number.name} while it waited for other hosts", 128 + number)
+                raise NoJobError(f"ended by {number.name} while it waited for other hosts", exit_code=128 + number)
             if self._refusal is not None:
                 raise self._refusal
         return self.start
@@ -146,41 +134,43 @@ class OtherHosts:
         elif kind == "over":
             self.is_over = True
         elif kind == "refused":
-            self._refusal = _no_job(message["why"], _REFUSED)
+            self._refusal = NoJobError(message["why"])
         elif kind == "asked":
             self._agent.answer(message, None if self.answer is None else self.answer(message["what"]))
 
     def _lose_agent(self) -> None:
         self.is_lost = True
-        self._refusal = self._refusal or _no_job("the agent of this host has died", 1)
+        self._refusal = self._refusal or NoJobError("the agent of this host has died", exit_code=1)
         if self.start is not None and not self.is_settled:
             number = self.start.hosts.number
             self.verdict = Verdict(f"{self.title}: its agent has died", number, 137, is_lost=True)
 
 
-def _no_job(text: str, exit_code: int) -> NoJobError:
-    error = NoJobError(text)
-    error.exit_code = exit_code
-    return error
-
-
 @contextlib.contextmanager
-def join_hosts(job: Job, say: Callable[[str], None]) -> Iterator[OtherHosts | None]:
+def join_hosts(job: Job, inbox: int, say: Callable[[str], None]) -> Iterator[OtherHosts | None]:
     """Start the agent of this host, if the job has several, and end it at the end.
 
+    Args:
+        job: The job.
+        inbox: A descriptor that can be read when a signal has come.
+        say: Prints a line of the launcher.
+
     Raises:
+        NoJobError: A rendezvous of torch failed.
         OSError: The agent could not be started.
     """
     if job.hosts is None:
         yield None
         return
-    agent = AgentClient(job.hosts, job.num_ranks, job.max_restarts)
-    if not job.hosts.token:
-        say(
-            "no token is set (PHALANX_JOB_TOKEN or --token-file): until all hosts have come, anybody who reaches "
-            f"{job.hosts.endpoint} can join this job"
-        )
-    try:
-        yield OtherHosts(agent, job.hosts.job_id, say)
-    finally:
-        agent.close()
+    with contextlib.ExitStack() as cleanup:
+        if not job.hosts.token:
+            say(
+                "no token is set (PHALANX_JOB_TOKEN or --token-file): until all hosts have come, anybody who reaches "
+                f"{job.hosts.endpoint} can join this job"
+            )
+        plan = job.hosts
+        if plan.backend != "phalanx":
+            plan = cleanup.enter_context(meet_elastically(plan, inbox))
+        agent = AgentClient(plan, job.num_ranks, job.max_restarts)
+        cleanup.callback(agent.close)
+        yield OtherHosts(agent, plan.job_id, say)

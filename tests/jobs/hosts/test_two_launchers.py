@@ -227,3 +227,19 @@ def test_logs_have_the_numbers_of_all_ranks(tmp_path: Path) -> None:
         assert [host.end() for host in hosts] == [0, 0]
         for rank in range(4):
             assert (tmp_path / "logs" / f"rank-{rank}.out").read_text() == f"rank {rank}\n"
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_torchs_rendezvous_can_say_where_the_hosts_meet(backend: str, tmp_path: Path) -> None:
+    with job(tmp_path, "import os; print('rank', os.environ['RANK'])") as start:
+        hosts = [start("--rdzv-backend", backend, "--node-rank", number) for number in (0, 1)]
+        assert [host.end() for host in hosts] == [0, 0], hosts[0].text + hosts[1].text
+        ranks = {line.split()[-1] for host in hosts for line in host.text.splitlines() if "rank " in line[4:9]}
+        assert ranks == {"0", "1", "2", "3"}
+
+
+def test_a_rendezvous_of_torch_that_fails_is_reported(tmp_path: Path) -> None:
+    with job(tmp_path, "raise SystemExit('it was started')") as start:
+        first = start("--rdzv-backend", "static")  # without --node-rank
+        assert first.end() == 2
+        assert "phalanx run: --rdzv-backend static: " in first.text

@@ -41,6 +41,7 @@ _SHOW = """
         (["-n", "2", "--nnodes", "none"], "'none' is not a number of hosts"),
         (["-n", "2", "--node_rank", "1"], "--node-rank 1: there is only host 0; give --nnodes HOSTS"),
         (["-n", "2", "--nnodes=2", "--node-rank=2", "--rdzv-endpoint=a:1"], "with --nnodes 2, give 0 to 1"),
+        (["-n", "2", "--nnodes=2", "--rdzv-endpoint=a", "--rdzv-backend=static"], "static needs --node-rank N"),
         (["-n", "2", "--nnodes=2", "--rdzv-endpoint=a:b"], '"a:b" is no place to meet; give HOST:PORT'),
         (["-n", "2", "--nnodes=2", "--rdzv-endpoint=a", "--token-file=none"], "none: the token can't be read"),
         (["-n", "2", "--nnodes=2", "--rdzv-endpoint=a", "--token-file=train.py"], "other users can read or change"),

@@ -147,6 +147,8 @@ def plan_hosts(given: HostOptions, environment: Mapping[str, str], num_program_w
             f"--nnodes {num_hosts} needs --rdzv-endpoint HOST:PORT, the same on all hosts: where they meet, such as "
             f"{os.uname().nodename}:{DEFAULT_PORT} for a port of this host"
         )
+    if given.rdzv_backend == "static" and number is None:
+        raise click.UsageError("--rdzv-backend static needs --node-rank N on each host")
     words = sys.argv[1:]
     split = len(words) - num_program_words
     return HostsPlan(

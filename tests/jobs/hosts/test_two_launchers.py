@@ -240,6 +240,7 @@ def test_torchs_rendezvous_can_say_where_the_hosts_meet(backend: str, tmp_path: 
 
 def test_a_rendezvous_of_torch_that_fails_is_reported(tmp_path: Path) -> None:
     with job(tmp_path, "raise SystemExit('it was started')") as start:
-        first = start("--rdzv-backend", "static")  # without --node-rank
+        first = start("--rdzv-backend", "c10d", endpoint="no-such-host.invalid:1")
         assert first.end() == 2
-        assert "phalanx run: --rdzv-backend static: " in first.text
+        assert "phalanx run: --rdzv-backend c10d: " in first.text
+        assert "no-such-host.invalid" in first.text

@@ -179,12 +179,17 @@ void RankEndpoint::intercept(const char* name, PyObject* const* values, Py_ssize
 
 void RankEndpoint::abort(const std::string& text) {
   const nb::gil_scoped_release unlocked;
-  set_fault(endpoint_->layout(), FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {text});
+  break_group({FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {text}, true});
+}
+
+void RankEndpoint::break_group(const Trouble& trouble) {
+  set_fault(endpoint_->layout(), trouble.kind, trouble.culprit, trouble.reporter, trouble.seq, trouble.detail);
+  if (hosts_) hosts_->give_up(trouble);
 }
 
 void RankEndpoint::fail(const std::string& text) {
   const nb::gil_scoped_release unlocked;
-  set_fault(endpoint_->layout(), FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, {text});
+  break_group({FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, {text}, true});
 }
 
 constexpr double kShortTimeoutS = 60;

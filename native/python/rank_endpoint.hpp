@@ -113,6 +113,8 @@ class RankEndpoint {
   void abort(const std::string& text);
   // Peers learn that this rank raised outside the group's operations.
   void fail(const std::string& text);
+  // Sets the fault of the group; other hosts are told. Without the GIL.
+  void break_group(const Trouble& trouble);
   // Peers take this rank, a thread, for a process that has ended so.
   void die(int status) { declare_dead(endpoint_->layout(), endpoint_->rank(), status); }
   // A fault that the launcher sets in the ancestor is a fault here too.

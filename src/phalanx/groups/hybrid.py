@@ -237,16 +237,20 @@ class HybridGroup(SharedMemoryGroup):
         headline, *more = facts.text.splitlines() or ["something happened on another host"]
         title = f'{facts.operation}{f" #{facts.seq}" if facts.seq else ""} of group "{self.name}"'
         own = f"rank {self.rank} of {self.size}"
-        if facts.shape:
+        entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
+        if entry is not None:
+            own += f" called {formatting.call(entry)}"
+        elif facts.shape:
             own += f" called {facts.operation} {facts.dtype} {formatting.shape(facts.shape)}"
         if facts.location:
             own += f", {formatting.place(facts.location)}"
         if facts.kind == "mismatch" and " called " in headline:
             more = [f"  differs  {headline}", *more]
             headline = "hosts called different things"
-        if facts.kind == "timeout":
-            more += self._rows_elsewhere(facts)
-            if headline.endswith("did not come"):
+        if facts.kind == "timeout" and not facts.is_message:
+            if headline.endswith(" did not come") and not more:
+                more = self._rows_elsewhere(facts)
+            if headline.endswith(" did not come"):
                 headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
         do = _ADVICE.get(facts.kind, "look at what the ranks of that host printed")
         if facts.kind == "peer_failed" and not facts.is_fatal:
@@ -264,21 +268,26 @@ class HybridGroup(SharedMemoryGroup):
 
     def _rows_elsewhere(self, facts: Trouble) -> list[str]:
         """Say what the ranks of other hosts that are late do instead, as far as the agents know it."""
+        # The world of each host has the same name as a world over hosts, but nobody calls anything there.
+        answers = [found for found in ask_hosts(self.name) if any(row.arrived for row in found.rows)]
+        if [len(found.rows) for found in answers] != [len(host) for host in self._table.hosts]:
+            return []
         lines = []
-        for answer in ask_hosts(self.name):
-            members = next((host for host in self._table.hosts if len(host) == len(answer.rows) and host != self._here), None)
-            for row in answer.rows if members is not None else []:
-                if row.arrived < facts.fault_seq and members is not None:
-                    scene = Scene(self.name, 0, len(answer.rows), answer.rows)
-                    where = answer.places.get(row.rank, "")
-                    lines.append(f"  missing  rank {members[row.rank]} (pid {row.any_pid}) on host {answer.host} {scene.whereabouts(row.rank)}")
-                    lines += [f"           is now at {where}"] if where else []
+        for found, members in zip(answers, self._table.hosts, strict=True):
+            for row in found.rows:
+                if row.arrived >= facts.fault_seq or members == self._here:
+                    continue
+                what = Scene(self.name, 0, len(found.rows), found.rows).whereabouts(row.rank)
+                lines.append(f"  missing  rank {members[row.rank]} (pid {row.any_pid}) on host {found.host} {what}")
+                lines += [f"           is now at {found.places[row.rank]}"] if row.rank in found.places else []
         return lines
 
     def describe_trouble(self, facts: Trouble) -> str:
         """Say for other hosts what has happened here: the error of this rank, without what concerns only its own call."""
         text = str(self.explain_trouble(facts._replace(operation="operation", seq=facts.fault_seq)))
         headline, *lines = text.split(f'of group "{self.name}": ', 1)[-1].splitlines()
+        if facts.kind == "timeout":  # the others know how long that was
+            headline = headline.removeprefix("timed out after").partition(", ")[2] or headline
         kept, keeps = [], True
         for line in lines:
             if line[2:11].strip():

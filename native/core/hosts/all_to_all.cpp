@@ -7,92 +7,274 @@
 namespace phalanx {
 namespace {
 
-// Only senders know how much they send. The leaders exchange the sizes behind their cards; row i is that of rank i.
-class SizeTable {
- public:
-  SizeTable(HostGroup& self, const Call& call, const std::size_t* input_bytes)
-      : map_(self.map()), size_(std::size_t(map_.num_ranks())), row_bytes_(size_ * sizeof(std::uint64_t)) {
-    std::byte* own = self.room(0, row_bytes_ * std::size_t(map_.num_local()));
-    std::vector<std::uint64_t> row(input_bytes, input_bytes + size_);
-    std::vector<std::byte*> places;
-    for (int local = 0; local < map_.num_local(); ++local) places.push_back(own + std::size_t(local) * row_bytes_);
-    const std::vector<std::size_t> sizes(places.size(), row_bytes_);
-    all_gather(self.inner(), self.byte_phase(call, Operation::kAllGather, row_bytes_), reinterpret_cast<std::byte*>(row.data()),
-               places.data(), sizes.data());
-    const std::size_t total = row_bytes_ * std::size_t(map_.num_ranks() - map_.num_local());
-    rows_ = self.room(1, total);
-    if (self.is_leader()) {
-      self.send_cards(call, [&](int) { return HostGroup::Payload{own, bytes_of(map_.host())}; });
-      self.await_cards(call, [&](int host) { return bytes_of(host); });
-      std::byte* to = rows_;
-      for (const int host : map_.other_hosts()) {
-        std::memcpy(to, self.payload_of(host), bytes_of(host));
-        to += bytes_of(host);
-      }
-    }
-    broadcast(self.inner(), self.byte_phase(call, Operation::kBroadcast, total), rows_, total);
-  }
+// Above this, what a host sends to another one goes from rank to rank, without a copy. Below, each rank collects what its
+// neighbours send to one rank, so that there are fewer messages.
+constexpr std::size_t kMostCollected = 256u << 20;
 
-  // How much a rank of another host sends to this rank.
-  std::size_t sent_by(int rank) const {
-    const std::byte* at = rows_;
-    for (const int host : map_.other_hosts()) {
-      if (host == map_.host_of(rank)) break;
-      at += bytes_of(host);
-    }
-    std::uint64_t sent = 0;
-    std::memcpy(&sent, at + std::size_t(map_.local_of(rank)) * row_bytes_ + std::size_t(map_.rank()) * sizeof sent, sizeof sent);
-    return sent;
+enum class Way {
+  kBehindCards,  // all of it in one message, between the leaders
+  kCollected,    // one message to each rank of the other host
+  kDirect,       // one message for each pair of ranks
+};
+
+// Only senders know how much they send, so the leaders exchange the sizes behind their cards. Row i has what rank i sends.
+class Sizes {
+ public:
+  Sizes(const HostMap& map, const std::uint64_t* table) : map_(map), table_(table) {}
+
+  std::uint64_t operator()(int from, int to) const {
+    return table_[std::size_t(from) * std::size_t(map_.num_ranks()) + std::size_t(to)];
+  }
+  // From all ranks of a host to one rank.
+  std::size_t to_rank(int host, int to) const {
+    std::size_t total = 0;
+    for (const int from : map_.ranks_of(host)) total += (*this)(from, to);
+    return total;
+  }
+  // From one rank to all ranks of a host.
+  std::size_t from_rank(int from, int host) const {
+    std::size_t total = 0;
+    for (const int to : map_.ranks_of(host)) total += (*this)(from, to);
+    return total;
+  }
+  std::size_t between(int from, int to) const {
+    std::size_t total = 0;
+    for (const int rank : map_.ranks_of(from)) total += from_rank(rank, to);
+    return total;
   }
 
  private:
-  std::size_t bytes_of(int host) const { return row_bytes_ * std::size_t(map_.num_ranks_of(host)); }
-
   const HostMap& map_;
-  std::size_t size_, row_bytes_;
-  std::byte* rows_;
+  const std::uint64_t* table_;
 };
 
-void check_sizes(HostGroup& self, const SizeTable& table, const std::size_t* output_bytes) {
-  const HostMap& map = self.map();
-  for (int rank = 0; rank < map.num_ranks(); ++rank) {
-    if (map.is_here(rank) || table.sent_by(rank) == output_bytes[rank]) continue;
-    self.outer().fail(FaultKind::kMismatch, kElsewhere,
-                      {"rank " + std::to_string(rank) + " on host " + std::to_string(map.host_of(rank)) + " sends " +
-                       std::to_string(table.sent_by(rank)) + " bytes, rank " + std::to_string(self.rank()) + " has room for " +
-                       std::to_string(output_bytes[rank])});
+class AllToAll {
+ public:
+  AllToAll(HostGroup& self, const Call& call, const std::byte* const* inputs, const std::size_t* input_bytes,
+           std::byte* const* outputs, const std::size_t* output_bytes)
+      : self_(self), call_(call), map_(self.map()), inputs_(inputs), input_bytes_(input_bytes), outputs_(outputs),
+        output_bytes_(output_bytes), row_bytes_(std::size_t(map_.num_ranks()) * sizeof(std::uint64_t)),
+        table_(std::size_t(map_.num_ranks()) * std::size_t(map_.num_ranks())), sizes_(map_, table_.data()) {}
+
+  void run() {
+    share_sizes_here();
+    exchange();
+    check_sizes();
+    Transfers transfers(self_, call_);
+    receive(transfers);
+    send(transfers);
+    here();
+    transfers.wait();
+    unpack();
   }
-}
+
+ private:
+  Way way(int from, int to) const {
+    const std::size_t total = sizes_.between(from, to);
+    if (table_bytes(from) + total <= kMostBundledBytes) return Way::kBehindCards;
+    return total <= kMostCollected ? Way::kCollected : Way::kDirect;
+  }
+  std::size_t table_bytes(int host) const { return row_bytes_ * std::size_t(map_.num_ranks_of(host)); }
+  std::byte* row(int rank) { return reinterpret_cast<std::byte*>(table_.data()) + std::size_t(rank) * row_bytes_; }
+
+  // Every rank of this host gets what each of them gives.
+  void gather_here(const std::byte* input, const std::vector<std::byte*>& places, const std::vector<std::size_t>& bytes) {
+    std::uint64_t total = 0;
+    for (const std::size_t each : bytes) total += each;
+    all_gather(self_.inner(), self_.byte_phase(call_, Operation::kAllGather, total), input, places.data(), bytes.data());
+  }
+
+  void share_sizes_here() {
+    std::vector<std::uint64_t> own(input_bytes_, input_bytes_ + map_.num_ranks());
+    std::vector<std::byte*> places;
+    for (const int rank : map_.ranks_here()) places.push_back(row(rank));
+    gather_here(reinterpret_cast<const std::byte*>(own.data()), places, std::vector<std::size_t>(places.size(), row_bytes_));
+  }
+
+  // What this host's ranks send to another host, rank after rank, for the leader.
+  std::vector<std::byte> pack_here(int host) {
+    std::vector<std::byte> all(sizes_.between(map_.host(), host)), own(sizes_.from_rank(map_.rank(), host));
+    std::byte* to = own.data();
+    for (const int rank : map_.ranks_of(host)) {
+      if (input_bytes_[rank] != 0) std::memcpy(to, inputs_[rank], input_bytes_[rank]);
+      to += input_bytes_[rank];
+    }
+    std::vector<std::byte*> places;
+    std::vector<std::size_t> bytes;
+    to = all.data();
+    for (const int rank : map_.ranks_here()) {
+      places.push_back(to);
+      bytes.push_back(sizes_.from_rank(rank, host));
+      to += bytes.back();
+    }
+    gather_here(own.data(), places, bytes);
+    return all;
+  }
+
+  void exchange() {
+    std::vector<std::vector<std::byte>> payloads(std::size_t(map_.num_hosts()));
+    for (const int host : map_.other_hosts()) {
+      std::vector<std::byte>& payload = payloads[std::size_t(host)];
+      for (const int rank : map_.ranks_here()) payload.insert(payload.end(), row(rank), row(rank) + row_bytes_);
+      if (way(map_.host(), host) != Way::kBehindCards) continue;
+      const std::vector<std::byte> data = pack_here(host);
+      payload.insert(payload.end(), data.begin(), data.end());
+    }
+    std::vector<std::byte> come;  // what came behind the cards, host after host
+    if (self_.is_leader()) {
+      self_.send_cards(call_, [&](int host) {
+        const std::vector<std::byte>& payload = payloads[std::size_t(host)];
+        return Payload{payload.data(), payload.size()};
+      });
+      // Only the sizes in front say how much follows them.
+      self_.await_cards(call_, [&](int host) {
+        const std::byte* from = self_.payload_of(host);
+        for (const int rank : map_.ranks_of(host)) {
+          std::memcpy(row(rank), from, row_bytes_);
+          from += row_bytes_;
+        }
+        return table_bytes(host) + behind_cards_from(host);
+      });
+      for (const int host : map_.other_hosts()) {
+        const std::byte* from = self_.payload_of(host) + table_bytes(host);
+        come.insert(come.end(), from, from + behind_cards_from(host));
+      }
+    }
+    broadcast(self_.inner(), self_.byte_phase(call_, Operation::kBroadcast, table_.size() * sizeof(std::uint64_t)), row(0),
+              table_.size() * sizeof(std::uint64_t));
+    std::size_t total = 0;
+    for (const int host : map_.other_hosts()) total += behind_cards_from(host);
+    come.resize(total);
+    if (total != 0) broadcast(self_.inner(), self_.byte_phase(call_, Operation::kBroadcast, total), come.data(), total);
+    come_ = std::move(come);
+  }
+  std::size_t behind_cards_from(int host) const {
+    return way(host, map_.host()) == Way::kBehindCards ? sizes_.between(host, map_.host()) : 0;
+  }
+
+  void check_sizes() {
+    for (int rank = 0; rank < map_.num_ranks(); ++rank) {
+      const std::size_t sent = sizes_(rank, map_.rank());
+      if (map_.is_here(rank) || sent == output_bytes_[rank]) continue;
+      self_.outer().fail(FaultKind::kMismatch, kElsewhere,
+                         {"rank " + std::to_string(rank) + " on host " + std::to_string(map_.host_of(rank)) + " sends " +
+                          std::to_string(sent) + " bytes, rank " + std::to_string(map_.rank()) + " has room for " +
+                          std::to_string(output_bytes_[rank])});
+    }
+  }
+
+  // The rank of a host that collects what the host sends to a rank of another host.
+  int collector(int host, int rank) const {
+    return map_.ranks_of(host)[std::size_t(map_.local_of(rank) % map_.num_ranks_of(host))];
+  }
+
+  void receive(Transfers& transfers) {
+    received_.resize(std::size_t(map_.num_hosts()));
+    for (const int host : map_.other_hosts()) {
+      if (way(host, map_.host()) == Way::kCollected) {
+        std::vector<std::byte>& memory = received_[std::size_t(host)];
+        memory.resize(sizes_.to_rank(host, map_.rank()));
+        transfers.receive(collector(host, map_.rank()), memory.data(), memory.size());
+      } else if (way(host, map_.host()) == Way::kDirect) {
+        for (const int rank : map_.ranks_of(host)) transfers.receive(rank, outputs_[rank], output_bytes_[rank]);
+      }
+    }
+    transfers.start();
+  }
+
+  void send(Transfers& transfers) {
+    for (const int host : map_.other_hosts()) {
+      if (way(map_.host(), host) == Way::kCollected) {
+        collect(transfers, host);
+      } else if (way(map_.host(), host) == Way::kDirect) {
+        for (int i = 0; i < map_.num_ranks_of(host); ++i) {  // not everybody to the same rank first
+          const int rank = map_.ranks_of(host)[std::size_t((map_.local() + i) % map_.num_ranks_of(host))];
+          transfers.send(rank, inputs_[rank], input_bytes_[rank]);
+        }
+      }
+      transfers.start();
+    }
+  }
+
+  // Local rank i collects what the ranks of this host send to the other host's rank i; to more of its ranks in further rounds.
+  void collect(Transfers& transfers, int host) {
+    const std::vector<int>& ranks = map_.ranks_of(host);
+    const std::size_t here = std::size_t(map_.num_local());
+    for (std::size_t first = 0; first < ranks.size(); first += here) {
+      std::vector<const std::byte*> in(here, nullptr);
+      std::vector<std::byte*> out(here, nullptr);
+      std::vector<std::size_t> in_bytes(here, 0), out_bytes(here, 0);
+      for (std::size_t i = 0; i < here && first + i < ranks.size(); ++i) {
+        in[i] = inputs_[ranks[first + i]];
+        in_bytes[i] = input_bytes_[ranks[first + i]];
+      }
+      const std::size_t own = first + std::size_t(map_.local());
+      if (own < ranks.size()) {
+        collected_.emplace_back(sizes_.to_rank(map_.host(), ranks[own]));
+        std::byte* to = collected_.back().data();
+        for (std::size_t i = 0; i < here; ++i) {
+          out[i] = to;
+          out_bytes[i] = sizes_(map_.ranks_here()[i], ranks[own]);
+          to += out_bytes[i];
+        }
+      }
+      all_to_all(self_.inner(), self_.byte_phase(call_, Operation::kAllToAll, 0), in.data(), in_bytes.data(), out.data(), out_bytes.data());
+      if (own < ranks.size()) transfers.send(ranks[own], collected_.back().data(), collected_.back().size());
+      transfers.start();
+    }
+  }
+
+  void here() {
+    std::vector<const std::byte*> in;
+    std::vector<std::byte*> out;
+    std::vector<std::size_t> in_bytes, out_bytes;
+    for (const int rank : map_.ranks_here()) {
+      in.push_back(inputs_[rank]);
+      out.push_back(outputs_[rank]);
+      in_bytes.push_back(input_bytes_[rank]);
+      out_bytes.push_back(output_bytes_[rank]);
+    }
+    all_to_all(self_.inner(), self_.byte_phase(call_, Operation::kAllToAll, 0), in.data(), in_bytes.data(), out.data(), out_bytes.data());
+  }
+
+  void unpack() {
+    const std::byte* behind_cards = come_.data();
+    for (const int host : map_.other_hosts()) {
+      const std::byte* collected = received_[std::size_t(host)].data();
+      for (const int from : map_.ranks_of(host)) {
+        for (const int to : map_.ranks_here()) {
+          const std::size_t bytes = sizes_(from, to);
+          if (way(host, map_.host()) == Way::kBehindCards) {
+            if (to == map_.rank() && bytes != 0) std::memcpy(outputs_[from], behind_cards, bytes);
+            behind_cards += bytes;
+          } else if (way(host, map_.host()) == Way::kCollected && to == map_.rank()) {
+            if (bytes != 0) std::memcpy(outputs_[from], collected, bytes);
+            collected += bytes;
+          }
+        }
+      }
+    }
+  }
+
+  HostGroup& self_;
+  const Call& call_;
+  const HostMap& map_;
+  const std::byte* const* inputs_;
+  const std::size_t* input_bytes_;
+  std::byte* const* outputs_;
+  const std::size_t* output_bytes_;
+  const std::size_t row_bytes_;
+  std::vector<std::uint64_t> table_;
+  const Sizes sizes_;
+  std::vector<std::byte> come_;
+  std::vector<std::vector<std::byte>> received_, collected_;
+};
 
 }  // namespace
 
 void all_to_all(HostGroup& self, const Call& call, const std::byte* const* inputs, const std::size_t* input_bytes,
                 std::byte* const* outputs, const std::size_t* output_bytes) {
-  self.operate(call, [&] {
-    const HostMap& map = self.map();
-    const SizeTable table(self, call, input_bytes);
-    check_sizes(self, table, output_bytes);
-    Transfers transfers(self, call);
-    std::vector<int> others;  // those of the next host first, and not everybody to the same rank first
-    for (const int host : map.other_hosts()) {
-      for (int i = 0; i < map.num_ranks_of(host); ++i)
-        others.push_back(map.ranks_of(host)[std::size_t((map.local() + i) % map.num_ranks_of(host))]);
-    }
-    for (const int rank : others) transfers.receive(rank, outputs[rank], output_bytes[rank]);
-    for (const int rank : others) transfers.send(rank, inputs[rank], input_bytes[rank]);
-    transfers.start();
-    std::vector<const std::byte*> in;
-    std::vector<std::byte*> out;
-    std::vector<std::size_t> in_bytes, out_bytes;
-    for (const int rank : map.ranks_here()) {
-      in.push_back(inputs[rank]);
-      out.push_back(outputs[rank]);
-      in_bytes.push_back(input_bytes[rank]);
-      out_bytes.push_back(output_bytes[rank]);
-    }
-    all_to_all(self.inner(), self.byte_phase(call, Operation::kAllToAll, 0), in.data(), in_bytes.data(), out.data(), out_bytes.data());
-    transfers.wait();
-  });
+  self.operate(call, [&] { AllToAll(self, call, inputs, input_bytes, outputs, output_bytes).run(); });
 }
 
 }  // namespace phalanx

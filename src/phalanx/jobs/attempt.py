@@ -7,12 +7,10 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from phalanx.engine import GroupSegment
 from phalanx.errors import InternalError
-from phalanx.jobs.answers import answer_question
 from phalanx.jobs.holdups import Holdups, describe_holdup
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
@@ -21,14 +19,9 @@ from phalanx.jobs.loop import OutputLoop
 from phalanx.jobs.rank import JobRank
 from phalanx.jobs.start_request import make_start_request
 from phalanx.jobs.streams import Pipes, open_pipes, open_stdin
-from phalanx.jobs.summary import describe_activity, describe_children, describe_failure
+from phalanx.jobs.summary import describe_activity, describe_children
 from phalanx.jobs.tracebacks import Tracebacks
 from phalanx.jobs.watch import JobWatch
-from phalanx.launch.disagreement import Disagreement
-from phalanx.launch.hosts.access import keep_access
-from phalanx.launch.hosts.addresses import parse_endpoint
-from phalanx.launch.hosts.blame import Verdict
-from phalanx.launch.rank import first_culprit
 from phalanx.launch.rank_process import StartRequest
 from phalanx.launch.rendezvous import open_rendezvous
 from phalanx.launch.shutdown import WHEN_TIME_IS_UP, after_signal
@@ -40,8 +33,6 @@ if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
 
 _BETWEEN_LOOKS_S = 0.25
-_FIRST_WORDS_S = 2.0
-_VERDICT_S = 5.0  # longer than it takes to notice that a host is silent
 _BETWEEN_UNSEEN_LOOKS_S = 1.0  # short enough to find a rank's groups before it dies
 
 
@@ -61,7 +52,6 @@ class Attempt(Supervisor[JobRank]):
     _tracebacks: Tracebacks
 
     def __init__(self, job: Job, host: Host, world: GroupSegment, deadline: float | None) -> None:
-        self._others = host.others
         first = 0 if host.others is None else host.others.first_rank
         ranks = [JobRank(first + place, first=first) for place in range(job.num_ranks)]
         loop = OutputLoop(host.view, host.logs)
@@ -74,6 +64,18 @@ class Attempt(Supervisor[JobRank]):
         self._look_at = self._watch_at = 0.0
         self._holdups = Holdups(job.warn_after_s)
         self._desk = TerminalDesk(self._pause_view, self._resume_view)
+
+    # Methods that an attempt on several hosts overrides.
+
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """Listen to others than the ranks, as long as the context is open."""
+        return contextlib.nullcontext()
+
+    def on_purpose(self, what: str, exit_code: int) -> None:
+        """Called when this launcher ends the job, and no rank has failed."""
+
+    def after_ranks(self) -> None:
+        """Called when all ranks here have ended."""
 
     def run(self, num_restarts: int) -> JobResult:
         """Start the ranks, and return when they and all processes that they have started are gone.
@@ -96,12 +98,10 @@ class Attempt(Supervisor[JobRank]):
             starter = cleanup.enter_context(self._zygote_ranks)
             self.loop.on(self._host.inbox.fileno(), self._read_signals)
             self.loop.on(self._host.zygote_output.descriptor, self._read_zygote)
-            if self._others is not None:
-                self.loop.on(self._others.fileno(), self._hear_others)
+            cleanup.enter_context(self.listening())
             if not self._await_zygote():
                 return self._outcome
             self.loop.on(self._desk.descriptor(), self._serve_terminal)
-            cleanup.enter_context(self._answering_others())
             request = make_start_request(self._job, self._host, rendezvous, num_restarts, terminal=self._desk.name)
             self._start(starter, request, pipes)
             self.listen_to(starter)
@@ -122,7 +122,7 @@ class Attempt(Supervisor[JobRank]):
         self.loop.add_streams(pipes.streams)
         while not self.is_over:
             self._turn()
-        self._await_others()
+        self.after_ranks()
         for rank in self.ranks:
             self._read_failure(rank)
         for stream in pipes.streams:
@@ -202,7 +202,7 @@ class Attempt(Supervisor[JobRank]):
         if not is_second:
             self._outcome.kind, self._outcome.signal = "signal", number
             self._before_ending(f"{number.name} to the launcher")
-        self._accuse_here(f"was ended by {number.name}", 128 + number)
+        self.on_purpose(f"was ended by {number.name}", 128 + number)
         first = signal.SIGTERM if number is signal.SIGPIPE else number
         self.end_ranks([signal.SIGKILL] if is_second else after_signal(first))
 
@@ -211,7 +211,7 @@ class Attempt(Supervisor[JobRank]):
         self._outcome.kind = "timeout"
         seen = self._before_ending("the time is up")
         self._view.say(f"phalanx run: the job was not done after {self._job.timeout_s:.3g} s")
-        self._accuse_here(f"was not done after {self._job.timeout_s:.3g} s", TIMED_OUT_EXIT_CODE)
+        self.on_purpose(f"was not done after {self._job.timeout_s:.3g} s", TIMED_OUT_EXIT_CODE)
         is_python = self._job.program.kind != "executable"
         for rank in self.ranks:
             self._view.say(f"  rank {rank.number} {describe_activity(rank, is_python=is_python)}")
@@ -262,88 +262,5 @@ class Attempt(Supervisor[JobRank]):
         """Handle the end of the zygote: its ranks died with it, and this process has adopted their children."""
         if self._outcome.kind != "lost":
             self._outcome.kind = "lost"
-            self._accuse_here("lost its ranks, because the process that they are forked from was killed", 137)
+            self.on_purpose("lost its ranks, because the process that they are forked from was killed", 137)
             self._host.reap_ranks()
-
-    # The other hosts.
-
-    def fail(
-        self,
-        rank: JobRank,
-        why: str = "",
-        *,
-        is_consequence: bool = False,
-        disagreement: Disagreement | None = None,
-    ) -> None:
-        """Note a rank's failure, free the others, and tell the other hosts."""
-        super().fail(rank, why, is_consequence=is_consequence, disagreement=disagreement)
-        culprit = first_culprit(self.ranks)
-        if self._others is None or self._others.start is None or culprit is None or self._others.verdict is not None:
-            return
-        hosts = self._others.start.hosts
-        where = (
-            f"on {self._others.title}"
-            if culprit.note is not None
-            else f"on {self._others.title[:-1]}, pid {culprit.pid})"
-        )
-        text = describe_failure(self.ranks, hosts.num_ranks, f" {where}")
-        self._others.accuse(
-            Verdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=not culprit.is_culprit)
-        )
-
-    @contextlib.contextmanager
-    def _answering_others(self) -> Iterator[None]:
-        """Answer questions of other hosts, and let `phalanx diagnose` ask them."""
-        if self._others is None or self._others.start is None:
-            yield
-            return
-        start = self._others.start
-        self._others.answer = lambda what: answer_question(what, self.ranks, self.watch, self._host.record.view)
-        with keep_access(parse_endpoint(start.place), start.token, start.hosts.number):
-            yield
-        self._others.answer = None
-
-    def _accuse_here(self, what: str, exit_code: int) -> None:
-        """Tell the other hosts that this one ends the job."""
-        if self._others is not None and self._others.start is not None:
-            number = self._others.start.hosts.number
-            self._others.accuse(Verdict(f"{self._others.title} {what}", number, exit_code, is_final=True))
-
-    def _hear_others(self) -> None:
-        assert self._others is not None
-        is_new = self._others.verdict is None
-        self._others.read()
-        if self._others.is_lost:
-            self.loop.off(self._others.fileno())
-        verdict = self._others.verdict
-        if is_new and verdict is not None and self._others.start is not None:
-            self._outcome.verdict = verdict
-            if verdict.host != self._others.start.hosts.number:
-                self._end_because_of(verdict)
-
-    def _end_because_of(self, verdict: Verdict) -> None:
-        """Free the ranks here, because of a failure on another host."""
-        if self._outcome.kind == "done":
-            self._outcome.kind = "failed"
-        if self.shutdown.has_begun or self._starter is None or self.is_over:
-            return
-        self._before_ending(verdict.text)
-        self.watch.fail_elsewhere(self.ranks, verdict.text)
-        self.free_ranks()
-
-    def _await_others(self) -> None:
-        """Wait until it is known how the job has ended on all hosts."""
-        if self._others is None:
-            return
-        if self._outcome.kind == "done":
-            self._others.tell_ended()
-        words_at = time.monotonic() + _FIRST_WORDS_S
-        patience = float("inf") if self._outcome.kind == "done" else time.monotonic() + _VERDICT_S
-        while not self._others.is_settled and not self._is_interrupted() and time.monotonic() < patience:
-            if time.monotonic() > words_at:
-                words_at = float("inf")
-                self._view.say("phalanx run: the ranks of this host are done; waiting for those of the other hosts")
-            self._turn()
-
-    def _is_interrupted(self) -> bool:
-        return self._outcome.kind in ("signal", "timeout")

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from phalanx.jobs.no_job import NoJobError
 from phalanx.launch.board import Seal, StoreBoard
 from phalanx.launch.hosts.addresses import Endpoint, claim_port, find_own_address, listen_at, parse_endpoint
 from phalanx.launch.hosts.json_lines import JsonLines
 from phalanx.launch.hosts.plan import HostsPlan
-from phalanx.launch.hosts.start import NoJobError
 from phalanx.settings import copy_environment
 
 _PROGRAM = (

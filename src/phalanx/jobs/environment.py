@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from phalanx.errors import UsageError
-from phalanx.launch.hosts.start import JobStart
 from phalanx.launch.rendezvous import Rendezvous
 from phalanx.settings import ON_THE_SERVER, master_variables
+
+if TYPE_CHECKING:
+    from phalanx.launch.hosts.start import JobStart
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:

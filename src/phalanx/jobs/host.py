@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError, UsageError
 from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE, let_signals_in, take_zygote
@@ -15,12 +17,14 @@ from phalanx.jobs.job import Job
 from phalanx.jobs.job_record import JobRecord
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
-from phalanx.jobs.other_hosts import OtherHosts, join_hosts
 from phalanx.jobs.output import LineSplitter
 from phalanx.jobs.signals import SignalInbox
 from phalanx.jobs.view import View
 from phalanx.launch.orphans import adopt_orphans, end_children, own_children
 from phalanx.launch.zygote_client import ZygoteClient
+
+if TYPE_CHECKING:
+    from phalanx.jobs.other_hosts import OtherHosts
 
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
 
@@ -111,7 +115,12 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
         cleanup.callback(lambda: zygote.close(at_once=not zygote.is_ready))
         open_files = _allow_files(job.num_ranks, zygote.pid)
         adopt_orphans()
-        others = cleanup.enter_context(join_hosts(job, inbox.fileno(), lambda text: view.say(f"phalanx run: {text}")))
+        others = None
+        if job.hosts is not None:
+            from phalanx.jobs.other_hosts import join_hosts  # only jobs on several hosts need it
+
+            say = functools.partial(_say, view)
+            others = cleanup.enter_context(join_hosts(job, job.hosts, inbox.fileno(), say))
         record = JobRecord(job.name, job.program.command, job.num_ranks)
         cleanup.callback(record.close)
         yield Host(
@@ -127,6 +136,10 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
             own=own | ({others.agent_pid} if others is not None else set()),
             others=others,
         )
+
+
+def _say(view: View, text: str) -> None:
+    view.say(f"phalanx run: {text}")
 
 
 def _allow_files(num_ranks: int, zygote: int) -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
 from phalanx.jobs.program import Program
 from phalanx.jobs.real_gpus import choose_gpus
-from phalanx.launch.hosts.plan import HostsPlan
 from phalanx.real_gpus.discovery import find_gpus, visible_gpus
 from phalanx.settings import torch_threads, virtual_gpus
+
+if TYPE_CHECKING:
+    from phalanx.launch.hosts.plan import HostsPlan
 
 _MOST_RANKS_BY_DEFAULT = 4  # where there are no GPUs: enough to see how a program behaves on several ranks
 

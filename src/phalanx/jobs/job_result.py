@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.jobs.rank import JobRank
-from phalanx.launch.hosts.blame import Verdict
 from phalanx.launch.rank import first_culprit
 
 if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
+    from phalanx.launch.hosts.blame import Verdict
 
 TIMED_OUT_EXIT_CODE = 124  # as with timeout(1)
 

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError, PhalanxError, RankFailedError, SharedMemoryError
 from phalanx.jobs.early_zygote import fill_standard_streams
@@ -15,12 +16,16 @@ from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.loop import OutputLoop
-from phalanx.jobs.other_hosts import OtherHosts
+from phalanx.jobs.no_job import NoJobError
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
 from phalanx.jobs.virtual_gpus import describe_virtual_gpus
-from phalanx.launch.hosts.start import NoJobError
 from phalanx.scarcity import in_words
+
+if TYPE_CHECKING:
+    from phalanx.engine import GroupSegment
+    from phalanx.jobs.other_hosts import OtherHosts
+    from phalanx.launch.hosts.start import JobStart
 
 _WRONG_OPTIONS = 2
 
@@ -83,10 +88,11 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
             _say(host.view, note)
     deadline = None if job.timeout_s is None else began + job.timeout_s
     for num_restarts in range(job.max_restarts + 1):
-        if host.others is not None:
-            _meet_others(job, host, host.others, num_restarts)
         with open_world(job.num_ranks) as world:
-            outcome = Attempt(job, host, world, deadline).run(num_restarts)
+            if host.others is None:
+                outcome = Attempt(job, host, world, deadline).run(num_restarts)
+            else:
+                outcome = _attempt_with_others(job, host, world, deadline, host.others, num_restarts)
         is_final = outcome.verdict is not None and not outcome.verdict.may_restart
         if outcome.kind != "failed" or num_restarts == job.max_restarts or is_final:
             break
@@ -96,7 +102,16 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
     return outcome
 
 
-def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> None:
+def _attempt_with_others(
+    job: Job, host: Host, world: GroupSegment, deadline: float | None, others: OtherHosts, num_restarts: int
+) -> JobResult:
+    from phalanx.jobs.joint_attempt import JointAttempt  # only jobs on several hosts need it
+
+    start = _meet_others(job, host, others, num_restarts)
+    return JointAttempt(job, host, world, deadline, others, start).run(num_restarts)
+
+
+def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> JobStart:
     """Wait until all hosts are ready for an attempt.
 
     Raises:
@@ -108,9 +123,10 @@ def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> None
         loop.on(host.inbox.fileno(), lambda: None)
         if attempt:
             others.tell_ready()
-        hosts = others.await_start(attempt, loop, host.inbox.read).hosts
+        start = others.await_start(attempt, loop, host.inbox.read)
     finally:
         loop.close()
+    hosts = start.hosts
     if attempt == 0:
         host.view.number_ranks(hosts.first_rank, hosts.num_ranks)
         host.record.name_host(hosts.first_rank, f"host {hosts.number} of {hosts.num_hosts}")
@@ -118,6 +134,7 @@ def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> None
             host.logs.open(range(hosts.first_rank, hosts.first_rank + job.num_ranks))
         names = ", ".join(hosts.title(number) for number in range(hosts.num_hosts))
         _say(host.view, f"this is host {hosts.number} of {hosts.num_hosts}: {names}")
+    return start
 
 
 def _tell(job: Job, outcome: JobResult, view: View, kept: Path | None, elapsed_s: float) -> None:

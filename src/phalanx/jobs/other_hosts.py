@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 
 from phalanx.jobs.elastic_meeting import meet_elastically
 from phalanx.jobs.job import Job
+from phalanx.jobs.no_job import NoJobError
 from phalanx.launch.hosts.agent_client import AgentClient
 from phalanx.launch.hosts.blame import Verdict
 from phalanx.launch.hosts.cards import HostCard, JobHosts
 from phalanx.launch.hosts.link import Message
-from phalanx.launch.hosts.start import JobStart, NoJobError
+from phalanx.launch.hosts.plan import HostsPlan
+from phalanx.launch.hosts.start import JobStart
 from phalanx.launch.loop import Loop
 
 
@@ -147,11 +149,12 @@ class OtherHosts:
 
 
 @contextlib.contextmanager
-def join_hosts(job: Job, inbox: int, say: Callable[[str], None]) -> Iterator[OtherHosts | None]:
-    """Start the agent of this host, if the job has several, and end it at the end.
+def join_hosts(job: Job, plan: HostsPlan, inbox: int, say: Callable[[str], None]) -> Iterator[OtherHosts]:
+    """Start the agent of this host, and end it at the end.
 
     Args:
         job: The job.
+        plan: Where its hosts meet.
         inbox: A descriptor that can be read when a signal has come.
         say: Prints a line of the launcher.
 
@@ -159,16 +162,12 @@ def join_hosts(job: Job, inbox: int, say: Callable[[str], None]) -> Iterator[Oth
         NoJobError: A rendezvous of torch failed.
         OSError: The agent could not be started.
     """
-    if job.hosts is None:
-        yield None
-        return
     with contextlib.ExitStack() as cleanup:
-        if not job.hosts.token:
+        if not plan.token:
             say(
                 "no token is set (PHALANX_JOB_TOKEN or --token-file): until all hosts have come, anybody who reaches "
-                f"{job.hosts.endpoint} can join this job"
+                f"{plan.endpoint} can join this job"
             )
-        plan = job.hosts
         if plan.backend != "phalanx":
             plan = cleanup.enter_context(meet_elastically(plan, inbox))
         agent = AgentClient(plan, job.num_ranks, job.max_restarts)

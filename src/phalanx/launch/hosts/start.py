@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.errors import InternalError
 from phalanx.launch.hosts.cards import JobHosts
 
 
@@ -28,15 +27,3 @@ class JobStart:
     def master(self) -> tuple[str, int]:
         """The address and the port for MASTER_ADDR and MASTER_PORT."""
         return self.hosts.cards[0].address, self.hosts.cards[0].port
-
-
-class NoJobError(InternalError):
-    """There will be no job, or no further attempt, on this host.
-
-    Attributes:
-        exit_code: The exit code of the launcher.
-    """
-
-    def __init__(self, message: str, *, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code

@@ -46,6 +46,11 @@ class TestsOnRanks:
         self._store: Any = None
         self.results: list[dict[str, Any]] = []
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes the result."""
+        return bool(self._world.rank == 0)
+
     def pytest_configure(self, config: pytest.Config) -> None:
         for name in ("ranks", "slow", "many_cases", "host_memory"):
             config.addinivalue_line("markers", name)
@@ -144,7 +149,7 @@ def main(result: str, plan: str, *arguments: str) -> int:
     for name in ("phalanx", "cacheprovider", "randomly", "timeout", "asyncio"):
         options += ["-p", f"no:{name}"]
     code = int(pytest.main([*options, *arguments], plugins=[plugin]))
-    if phalanx.connect().rank == 0:
+    if plugin.is_first:
         Path(result).write_text(json.dumps(plugin.results, indent=1))
     return code
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from phalanx.collectives import Group, LocalGroup, Timeout, seconds_of
 from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
@@ -88,11 +89,12 @@ def _connect_hosts(name: str, timeout_s: float) -> LocalGroup:
 
 def _store_board(rank: int, size: int) -> StoreBoard:
     """Return the board of a job that another launcher has started: it is in torch's own store."""
-    from torch.distributed import TCPStore  # programs on one host need no store
+    from torch import distributed  # programs on one host need no store
 
     endpoint = parse_endpoint(master_address())
     is_master = rank == 0 and not has_agent_store()
-    store = TCPStore(endpoint.host, endpoint.port, size, is_master, wait_for_workers=False)
+    store_type: Any = distributed.TCPStore  # type: ignore[attr-defined]
+    store = store_type(endpoint.host, endpoint.port, size, is_master, wait_for_workers=False)
     return StoreBoard(store, Seal(job_token(), job_id()))
 
 

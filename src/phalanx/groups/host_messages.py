@@ -29,11 +29,17 @@ class Owner(Protocol):
     """What messages need of their group."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The group's name."""
+
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """The number of this rank."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of ranks."""
+
     def lost_message(self, operation: str, peer: int, error: Exception, timeout_s: float) -> PhalanxError:
         """Return the exception for a message whose connection was lost."""
 
@@ -145,12 +151,18 @@ class HostMessages:
                 if before is not None:
                     before.wait()
                 size = self._check(frame, tensor, peer)
-                data = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                data = (
+                    tensor
+                    if tensor.is_contiguous()
+                    else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                )
                 flat = data.detach().view(-1).view(torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
                 if size <= _SMALL_BYTES:
                     flat.copy_(frame[_CARD.size : _CARD.size + size])
                 else:
-                    bulk = self._start("recv", [(False, peer, self._tag(tag) + 1, flat.data_ptr(), size)], peer, timeout_s)
+                    bulk = self._start(
+                        "recv", [(False, peer, self._tag(tag) + 1, flat.data_ptr(), size)], peer, timeout_s
+                    )
                     own.set()
                     self._wait("recv", bulk, peer, timeout_s)
                 if data is not tensor:
@@ -181,7 +193,9 @@ class HostMessages:
     def _tag(self, tag: int) -> int:
         return _FIRST_TAG + 2 * tag
 
-    def _start(self, operation: str, messages: list[tuple[bool, int, int, int, int]], peer: int, timeout_s: float) -> list[int]:
+    def _start(
+        self, operation: str, messages: list[tuple[bool, int, int, int, int]], peer: int, timeout_s: float
+    ) -> list[int]:
         try:
             return self._wire.start(messages)
         except ConnectionError as error:

@@ -1,8 +1,8 @@
 """Which ranks share a host.
 
-Ranks share a host if they can share memory and see each other's processes. This is tried out: host names, addresses and
-variables such as LOCAL_WORLD_SIZE can all be wrong. It is done once for the ranks of a job. The groups that are made later
-select their members from that table.
+Ranks share a host if they can share memory and see each other's processes. This is tried out: host names, addresses
+and variables such as LOCAL_WORLD_SIZE can all be wrong. Groups that are split from another one select their members
+from its table.
 """
 
 from __future__ import annotations

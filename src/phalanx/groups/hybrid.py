@@ -222,13 +222,18 @@ class HybridGroup(SharedMemoryGroup):
         facts = Trouble("peer_died", operation, root=peer, timeout_s=timeout_s, culprit=_ELSEWHERE, is_fatal=True)
         if fault is not None:
             local = fault.culprit if fault.text[:6] != "host " else _ELSEWHERE
-            return self.explain_trouble(facts._replace(kind=fault.kind, text=fault.text, culprit=local, reporter=fault.reporter))
+            return self.explain_trouble(
+                facts._replace(kind=fault.kind, text=fault.text, culprit=local, reporter=fault.reporter)
+            )
         text = f"rank {peer} on host {self._table.host_of(peer)}"
         if "imed out" in str(error):
             self.abort(f"{operation} with {text} timed out after {formatting.seconds(timeout_s)}")
             what = "has not received it" if operation == "send" else "has not sent it"
             return self.explain_trouble(
-                facts._replace(kind="timeout", text=f"timed out after {formatting.seconds(timeout_s)}, waiting for {text}: it {what}")
+                facts._replace(
+                    kind="timeout",
+                    text=f"timed out after {formatting.seconds(timeout_s)}, waiting for {text}: it {what}",
+                )
             )
         self.abort(f"the connection to {text} was lost")
         return self.explain_trouble(facts._replace(text=f"the connection to {text} was lost: {error}"))
@@ -283,7 +288,7 @@ class HybridGroup(SharedMemoryGroup):
         return lines
 
     def describe_trouble(self, facts: Trouble) -> str:
-        """Say for other hosts what has happened here: the error of this rank, without what concerns only its own call."""
+        """Say for other hosts what has happened here: this rank's error without what concerns only its own call."""
         text = str(self.explain_trouble(facts._replace(operation="operation", seq=facts.fault_seq)))
         headline, *lines = text.split(f'of group "{self.name}": ', 1)[-1].splitlines()
         if facts.kind == "timeout":  # the others know how long that was
@@ -296,7 +301,9 @@ class HybridGroup(SharedMemoryGroup):
                 kept.append(line)
         return "\n".join([headline, *kept])
 
-    def message(self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool) -> Any:
+    def message(
+        self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool
+    ) -> Any:
         """Serve send and recv with a rank of another host."""
         return self._messages.start(operation, tensor, peer, tag, timeout_s, is_async)
 
@@ -311,7 +318,7 @@ class HybridGroup(SharedMemoryGroup):
     def _scene(
         self, rows: Sequence[RankFacts], entries: Sequence[EntryFacts | None], around: Surroundings, facts: Trouble
     ) -> Scene:
-        """Give this host's ranks their numbers in the whole group. Of the others, nothing is known but that they are not late."""
+        """Give this host's ranks their numbers in the whole group. The others are not late, as far as is known."""
         last = max((row.arrived for row in rows), default=0) + facts.fault_seq
         all_rows = [_unknown_row(rank, last) for rank in range(self.size)]
         all_entries: list[EntryFacts | None] = [None] * self.size
@@ -372,7 +379,9 @@ class _Helper:
         group = self._group()
         return f"{facts.kind} {facts.text}" if group is None else group.describe_trouble(facts)
 
-    def message(self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool) -> Any:
+    def message(
+        self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool
+    ) -> Any:
         """Serve send and recv with a rank of another host."""
         group = self._group()
         assert group is not None
@@ -440,7 +449,9 @@ def join_over_hosts(
     def attach(outcome: MeetingResult) -> SharedMemoryGroup:
         with closing(outcome) as descriptor:
             if len(table.hosts) == 1:
-                return SharedMemoryGroup(descriptor, outcome.position, ranks=ranks, is_thread=False, timeout_s=timeout_s)
+                return SharedMemoryGroup(
+                    descriptor, outcome.position, ranks=ranks, is_thread=False, timeout_s=timeout_s
+                )
             return HybridGroup(
                 descriptor, table, rank, board=board, make_wire=make_wire, ranks=ranks, timeout_s=timeout_s
             )

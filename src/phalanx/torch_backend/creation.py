@@ -80,7 +80,13 @@ def join_group(
         teach_torch()
         limit = timeout.total_seconds()
         return join_job(
-            open_board(store, rank), rank, size, name=name or "default", timeout_s=limit, ranks=ranks, reached_from=where
+            open_board(store, rank),
+            rank,
+            size,
+            name=name or "default",
+            timeout_s=limit,
+            ranks=ranks,
+            reached_from=where,
         )
     place = functools.partial(agree_on_place, store, rank, timeout)
     crowd = max(size, dist.get_world_size() if dist.is_initialized() else 1)

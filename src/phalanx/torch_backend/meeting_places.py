@@ -30,7 +30,7 @@ def agree_on_place(store: Store, rank: int, timeout: timedelta) -> str:
 
 
 def place_of_hosts(store: Store) -> str | None:
-    """Return a host to which the ranks of a store have a route if they may be on several hosts; None if they are on one."""
+    """Return a host to which the ranks of a store have a route; None if all ranks are on this host."""
     context = current_context()
     if context is not None and (context.is_thread or not job_desk()):
         return None

@@ -16,11 +16,12 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from phalanx.groups.wires.wire import WireMessage, bytes_at
 from phalanx.launch.board import Board
 
+dist: Any = torch.distributed  # torch's types lack what is used here
 _FOREVER = timedelta(days=20)  # Gloo counts milliseconds in 32 bits somewhere; each wait has a limit of its own
 _MOMENT = timedelta(milliseconds=1)
 _NO_TAG = 2**31 - 1  # nobody sends with this one
@@ -139,7 +140,10 @@ def own_address(board_host: str) -> str:
 
 
 def _new_device(address: str) -> Any:
-    """Return Gloo's device for one group: groups that share one and connect late mix up their connections (torch 2.13)."""
+    """Return Gloo's device for one group.
+
+    Groups that share one, and connect late, mix up their connections (torch 2.13).
+    """
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
         return dist.ProcessGroupGloo.create_device(interface=interface, lazy_init=True)

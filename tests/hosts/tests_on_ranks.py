@@ -9,6 +9,7 @@ the words of those on which it failed, by their ranks.
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 import phalanx
+from tests import reference
 
 _ROOT = Path(__file__).parents[2]
 _TEST_S = 40.0  # of an operation in a test
@@ -37,19 +39,16 @@ LEFT_OUT = {
 class TestsOnRanks:
     """A plugin of pytest that lends tests the ranks of a job."""
 
-    def __init__(self, plan: dict[int, list[int]], folder: Path) -> None:
+    def __init__(self, plan: dict[int, list[int]], result: Path) -> None:
         self._plan = plan
-        self._folder = folder
+        self._result = result
         self._world: Any = phalanx.connect()
         self._world.set_timeout(_MEETING_S)
         self._reports: list[pytest.TestReport] = []
         self._store: Any = None
-        self.results: list[dict[str, Any]] = []
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the rank that writes the result."""
-        return bool(self._world.rank == 0)
+        names = self._world.all_gather_object(socket.gethostname())
+        self._hosts = [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
+        self._results: list[dict[str, Any]] = []
 
     def pytest_configure(self, config: pytest.Config) -> None:
         for name in ("ranks", "slow", "many_cases", "host_memory"):
@@ -84,6 +83,11 @@ class TestsOnRanks:
     def group(self, members: list[int]) -> Iterator[Any]:
         group = self._world.split(members, name="world")
         group.set_timeout(_TEST_S)
+        reference.HOSTS[:] = [
+            [members.index(rank) for rank in host if rank in members]
+            for host in self._hosts
+            if set(host) & set(members)
+        ]
         yield group
         if any(report.failed for report in self._reports):
             group.abort("the test has failed")
@@ -94,7 +98,7 @@ class TestsOnRanks:
         """torch's default process group; each with keys of its own in the store of the job."""
         from phalanx.torch_backend.untyped import dist
 
-        store = dist.PrefixStore(f"test {len(self.results)}", self._own_store())
+        store = dist.PrefixStore(f"test {len(self._results)}", self._own_store())
         place = {"rank": members.index(self._world.rank), "world_size": len(members)}
         dist.init_process_group("phalanx", store=store, **place)
         yield dist.group.WORLD
@@ -118,7 +122,7 @@ class TestsOnRanks:
     @pytest.fixture
     def tmp_path(self) -> Path:
         """One for all ranks."""
-        folder = self._folder / f"test-{len(self.results)}"
+        folder = self._result.parent / f"test-{len(self._results)}"
         folder.mkdir(exist_ok=True)
         return folder
 
@@ -138,20 +142,19 @@ class TestsOnRanks:
         words = "\n".join(report.longreprtext for report in self._reports if report.failed)
         all_words = self._world.all_gather_object(words)
         failed = {rank: text for rank, text in enumerate(all_words) if text}
-        self.results.append({"test": item.nodeid, "failed": failed})
+        self._results.append({"test": item.nodeid, "failed": failed})
+        if self._world.rank == 0:  # after each test: there may be no end
+            self._result.write_text(json.dumps(self._results, indent=1))
         return result
 
 
 def main(result: str, plan: str, *arguments: str) -> int:
     members = {int(size): ranks for size, ranks in json.loads(plan).items()}
-    plugin = TestsOnRanks(members, Path(result).parent)
+    plugin = TestsOnRanks(members, Path(result))
     options = ["-q", "--noconftest", "-c", "/dev/null", "--rootdir", str(_ROOT)]
     for name in ("phalanx", "cacheprovider", "randomly", "timeout", "asyncio"):
         options += ["-p", f"no:{name}"]
-    code = int(pytest.main([*options, *arguments], plugins=[plugin]))
-    if plugin.is_first:
-        Path(result).write_text(json.dumps(plugin.results, indent=1))
-    return code
+    return int(pytest.main([*options, *arguments], plugins=[plugin]))
 
 
 if __name__ == "__main__":

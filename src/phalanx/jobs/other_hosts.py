@@ -137,6 +137,9 @@ class OtherHosts:
             self.is_over = True
         elif kind == "refused":
             self._refusal = NoJobError(message["why"])
+        elif kind == "lost":
+            exit_code = 1 if self.verdict is None else self.verdict.exit_code or 1
+            self._refusal = NoJobError(f"there is no restart: {message['text']}", exit_code=exit_code)
         elif kind == "asked":
             self._agent.answer(message, None if self.answer is None else self.answer(message["what"]))
 

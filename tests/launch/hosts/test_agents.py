@@ -185,6 +185,22 @@ def test_a_host_whose_agent_was_killed_is_named(killed: int) -> None:
         assert "its launcher" in verdict["verdict"]["text"]
 
 
+@pytest.mark.parametrize("killed", [0, 1], ids=["the server's host", "another host"])
+def test_a_host_that_is_lost_before_a_restart_is_named(killed: int) -> None:
+    with agents() as start:
+        hosts = [start()]
+        await_kind("say", *hosts)
+        hosts.append(start())
+        await_kind("start", *hosts)
+        hosts[0].client.accuse(0, CULPRIT)
+        await_kind("verdict", *hosts)
+        hosts[1 - killed].client.tell_ready()
+        os.kill(hosts[killed].client.pid, signal.SIGKILL)
+        (lost,) = await_kind("lost", hosts[1 - killed])
+        assert f"host {killed} " in lost["text"]
+        assert len(hosts[1 - killed].of_kind("verdict")) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [0, 1], ids=["the server's host", "another host"])
 def test_a_silent_host_is_named_after_three_seconds(stopped: int) -> None:

@@ -201,7 +201,7 @@ class Agent:
             self._launcher.send(message)
         elif kind == "refused":
             raise _GiveUpError(message["why"])
-        elif kind in ("say", "asked"):
+        elif kind in ("say", "asked", "lost"):
             self._launcher.send(message)
 
     def _refuse_server(self, error: LinkError) -> None:
@@ -234,10 +234,11 @@ class Agent:
         self._settle(verdict.to_json())
 
     def _settle(self, verdict: dict[str, Any]) -> None:
-        """Give a verdict to the launcher when the server can't."""
+        """Give a verdict to the launcher when the server can't, and say that there will be no further attempt."""
         if not self._is_settled:
             self._is_settled = True
             self._launcher.send({"kind": "verdict", "attempt": self._attempt, "verdict": verdict})
+        self._launcher.send({"kind": "lost", "text": verdict["text"]})
 
     def _send(self, message: Message) -> None:
         if self._stream is None or not self._stream.is_open:

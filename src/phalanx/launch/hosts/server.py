@@ -202,8 +202,7 @@ class RendezvousServer:
             return
         peer.is_gone = True
         if peer in self._hosts:
-            if not self._is_over:
-                self._accuse(describe_lost_launcher(self._cards(), self._hosts.index(peer)))
+            self._lose(describe_lost_launcher(self._cards(), self._hosts.index(peer)))
         else:
             self._seats.leave(peer.card)
             self._tell_who_waits()
@@ -236,8 +235,7 @@ class RendezvousServer:
             self._start()
         elif kind == "leave":
             peer.is_gone = True
-            if not self._is_over and self._judge.verdict is None:
-                self._accuse(describe_lost_launcher(self._cards(), number))
+            self._lose(describe_lost_launcher(self._cards(), number))
         elif kind == "answer":
             question = self._questions.get(int(message.get("id", -1)))
             if question is not None and number in question.waiting_for:
@@ -305,8 +303,13 @@ class RendezvousServer:
             self._is_over = True
             self._tell_hosts({"kind": "over", "attempt": self._attempt})
 
-    def _accuse(self, verdict: Verdict) -> None:
-        self._judge.hear(verdict, self._clock.tick())
+    def _lose(self, verdict: Verdict) -> None:
+        """Give a verdict on a host that is lost; after another verdict, say that there will be no further attempt."""
+        if self._is_over:
+            return
+        if self._judge.verdict is None:
+            self._judge.hear(verdict, self._clock.tick())
+        self._tell_hosts({"kind": "lost", "text": verdict.text})
 
     def _judge_silence(self, now: float) -> None:
         def silent_for(peer: _Peer) -> float:
@@ -323,8 +326,7 @@ class RendezvousServer:
         is_alone = len(living) - len(silent) <= 1
         for number in silent:
             self._hosts[number].is_gone = True
-        if not self._is_over:
-            self._accuse(describe_silence(self._cards(), silent, self._own_number(), is_alone=is_alone))
+        self._lose(describe_silence(self._cards(), silent, self._own_number(), is_alone=is_alone))
 
     def _own_number(self) -> int:
         return self._cards().index(self._seats.own)

@@ -130,7 +130,7 @@ class Placement:
 
 
 def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> Placement | None:
-    """Read the variables that torchrun or mpiexec set for this process; return None if there are none.
+    """Read the variables that torchrun, mpiexec or srun set for this process; return None if there are none.
 
     Args:
         environment: The variables to read.
@@ -149,6 +149,9 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
         return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting)
     if "PMI_RANK" in environment:
         return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
+    if int_of(environment, "SLURM_STEP_NUM_TASKS") > 1 and "SLURM_PROCID" in environment:
+        step = f"slurm:{environment.get('SLURM_JOB_ID')}.{environment.get('SLURM_STEP_ID')}"
+        return _placement(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", step)
     if "PMIX_RANK" in environment:
         raise UsageError("the launcher sets PMIX_RANK but not the number of ranks; start with mpirun or mpiexec")
     return None
@@ -185,6 +188,12 @@ def master_address(environment: Mapping[str, str] = os.environ) -> str:
 def has_agent_store(environment: Mapping[str, str] = os.environ) -> bool:
     """Tell whether torchrun's agent serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 does not have to."""
     return environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def int_of(environment: Mapping[str, str], name: str) -> int:
+    """Return a variable that holds a whole number; 0 if it holds none."""
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def set_placement(rank: int, size: int, port: int, store: str) -> None:

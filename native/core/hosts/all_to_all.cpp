@@ -9,7 +9,9 @@ namespace {
 
 // Above this, what a host sends to another one goes from rank to rank, without a copy. Below, each rank collects what its
 // neighbours send to one rank, so that there are fewer messages.
-constexpr std::size_t kMostCollected = 256u << 20;
+constexpr std::size_t kMostCollected = 256u << 10;
+// If no rank of a host gives more, its data goes with the sizes, and the ranks meet less often.
+constexpr std::size_t kTiny = 2048;
 
 enum class Way {
   kBehindCards,  // all of it in one message, between the leaders
@@ -84,17 +86,52 @@ class AllToAll {
     all_gather(self_.inner(), self_.byte_phase(call_, Operation::kAllGather, total), input, places.data(), bytes.data());
   }
 
+  // Each rank's row of the table, with its data behind it if that is tiny.
   void share_sizes_here() {
-    std::vector<std::uint64_t> own(input_bytes_, input_bytes_ + map_.num_ranks());
+    const std::size_t block = row_bytes_ + kTiny, here = std::size_t(map_.num_local());
+    blocks_.resize(here * block);
     std::vector<std::byte*> places;
-    for (const int rank : map_.ranks_here()) places.push_back(row(rank));
-    gather_here(reinterpret_cast<const std::byte*>(own.data()), places, std::vector<std::size_t>(places.size(), row_bytes_));
+    for (std::size_t i = 0; i < here; ++i) places.push_back(blocks_.data() + i * block);
+    std::byte* own = places[std::size_t(map_.local())];
+    const std::vector<std::uint64_t> sizes(input_bytes_, input_bytes_ + map_.num_ranks());
+    std::memcpy(own, sizes.data(), row_bytes_);
+    std::size_t total = 0;
+    for (const std::uint64_t size : sizes) total += size;
+    std::byte* to = own + row_bytes_;
+    for (int rank = 0; total <= kTiny && rank < map_.num_ranks(); ++rank) {
+      if (input_bytes_[rank] != 0) std::memcpy(to, inputs_[rank], input_bytes_[rank]);
+      to += input_bytes_[rank];
+    }
+    gather_here(own, places, std::vector<std::size_t>(here, block));
+    for (std::size_t i = 0; i < here; ++i) {
+      const int rank = map_.ranks_here()[i];
+      std::memcpy(row(rank), places[i], row_bytes_);
+      total = 0;
+      for (int host = 0; host < map_.num_hosts(); ++host) total += sizes_.from_rank(rank, host);
+      is_tiny_ = is_tiny_ && total <= kTiny;
+    }
+  }
+
+  // The block from one rank of this host to any rank, if all are tiny.
+  const std::byte* tiny_block(int from, int to) const {
+    const std::byte* at = blocks_.data() + std::size_t(map_.local_of(from)) * (row_bytes_ + kTiny) + row_bytes_;
+    for (int rank = 0; rank < to; ++rank) at += sizes_(from, rank);
+    return at;
   }
 
   // What this host's ranks send to another host, rank after rank, for the leader.
   std::vector<std::byte> pack_here(int host) {
     std::vector<std::byte> all(sizes_.between(map_.host(), host)), own(sizes_.from_rank(map_.rank(), host));
-    std::byte* to = own.data();
+    std::byte* to = all.data();
+    for (const int from : is_tiny_ ? map_.ranks_here() : std::vector<int>{}) {
+      for (const int rank : map_.ranks_of(host)) {
+        const std::size_t bytes = sizes_(from, rank);
+        if (bytes != 0) std::memcpy(to, tiny_block(from, rank), bytes);
+        to += bytes;
+      }
+    }
+    if (is_tiny_) return all;
+    to = own.data();
     for (const int rank : map_.ranks_of(host)) {
       if (input_bytes_[rank] != 0) std::memcpy(to, inputs_[rank], input_bytes_[rank]);
       to += input_bytes_[rank];
@@ -140,12 +177,18 @@ class AllToAll {
         come.insert(come.end(), from, from + behind_cards_from(host));
       }
     }
-    broadcast(self_.inner(), self_.byte_phase(call_, Operation::kBroadcast, table_.size() * sizeof(std::uint64_t)), row(0),
-              table_.size() * sizeof(std::uint64_t));
+    // The table goes to all ranks of this host, and with it what has come, if that is tiny.
+    const std::size_t table_bytes = table_.size() * sizeof(std::uint64_t);
+    std::vector<std::byte> both(table_bytes + kTiny);
+    std::memcpy(both.data(), table_.data(), table_bytes);
+    if (!come.empty() && come.size() <= kTiny) std::memcpy(both.data() + table_bytes, come.data(), come.size());
+    broadcast(self_.inner(), self_.byte_phase(call_, Operation::kBroadcast, both.size()), both.data(), both.size());
+    std::memcpy(table_.data(), both.data(), table_bytes);
     std::size_t total = 0;
     for (const int host : map_.other_hosts()) total += behind_cards_from(host);
     come.resize(total);
-    if (total != 0) broadcast(self_.inner(), self_.byte_phase(call_, Operation::kBroadcast, total), come.data(), total);
+    if (total != 0 && total <= kTiny) std::memcpy(come.data(), both.data() + table_bytes, total);
+    if (total > kTiny) broadcast(self_.inner(), self_.byte_phase(call_, Operation::kBroadcast, total), come.data(), total);
     come_ = std::move(come);
   }
   std::size_t behind_cards_from(int host) const {
@@ -225,6 +268,7 @@ class AllToAll {
   }
 
   void here() {
+    if (is_tiny_) return copy_here();
     std::vector<const std::byte*> in;
     std::vector<std::byte*> out;
     std::vector<std::size_t> in_bytes, out_bytes;
@@ -235,6 +279,15 @@ class AllToAll {
       out_bytes.push_back(output_bytes_[rank]);
     }
     all_to_all(self_.inner(), self_.byte_phase(call_, Operation::kAllToAll, 0), in.data(), in_bytes.data(), out.data(), out_bytes.data());
+  }
+
+  void copy_here() {
+    for (const int from : map_.ranks_here()) {
+      const std::size_t sent = sizes_(from, map_.rank());
+      if (sent != output_bytes_[from])
+        self_.outer().fail(FaultKind::kMismatch, map_.local_of(from), {.wanted_bytes = output_bytes_[from], .found_bytes = sent});
+      if (sent != 0) std::memcpy(outputs_[from], tiny_block(from, map_.rank()), sent);
+    }
   }
 
   void unpack() {
@@ -266,7 +319,9 @@ class AllToAll {
   const std::size_t row_bytes_;
   std::vector<std::uint64_t> table_;
   const Sizes sizes_;
-  std::vector<std::byte> come_;
+  bool is_tiny_ = true;             // what each rank of this host gives
+  std::vector<std::byte> blocks_;   // of this host's ranks: sizes and tiny data
+  std::vector<std::byte> come_;     // what came behind the cards, host after host
   std::vector<std::vector<std::byte>> received_, collected_;
 };
 

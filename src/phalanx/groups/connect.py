@@ -11,8 +11,7 @@ from phalanx.collectives import Group, LocalGroup, Timeout, seconds_of
 from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
 from phalanx.errors import UsageError
 from phalanx.groups.absence import check_alive, describe_absent
-from phalanx.groups.hosts import HostTable, find_hosts
-from phalanx.groups.hybrid import PrefixedBoard
+from phalanx.groups.hosts import HostTable, PrefixedBoard, find_hosts
 from phalanx.groups.over_hosts import join_job
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.launch.board import Seal, StoreBoard

@@ -134,3 +134,27 @@ def _answers(address: str) -> bool:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
         return bool(uid == os.getuid() and pid != 0)  # 0: in a process namespace that this process does not see
+
+
+class PrefixedBoard:
+    """A part of a board. See phalanx.launch.board.Board."""
+
+    def __init__(self, board: Board, prefix: str) -> None:
+        self._board = board
+        self._prefix = prefix
+
+    def set(self, key: str, text: str) -> None:
+        """Write a text."""
+        self._board.set(self._prefix + key, text)
+
+    def get(self, key: str, timeout_s: float) -> str:
+        """Wait for a text, and return it."""
+        return self._board.get(self._prefix + key, timeout_s)
+
+    def get_many(self, keys: Sequence[str], timeout_s: float) -> list[str]:
+        """Wait for texts, and return them."""
+        return self._board.get_many([self._prefix + key for key in keys], timeout_s)
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter."""
+        return self._board.add(self._prefix + key, amount)

@@ -19,72 +19,21 @@ from phalanx.diagnosis import Scene, explain, formatting
 from phalanx.diagnosis.explain import late_ranks
 from phalanx.diagnosis.surroundings import Surroundings, look_around
 from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
-from phalanx.engine.facts import EntryFacts, RankFacts, Trouble
-from phalanx.errors import (
-    AbortedError,
-    DeadlockError,
-    MismatchError,
-    OperationTimeoutError,
-    PeerDiedError,
-    PeerFailedError,
-    PeerLeftError,
-    PhalanxError,
-    SharedMemoryError,
-    UsageError,
-)
+from phalanx.engine.facts import EntryFacts, Trouble
+from phalanx.errors import OperationTimeoutError, PhalanxError, UsageError
 from phalanx.groups.host_messages import HostMessages
-from phalanx.groups.hosts import HostTable
-from phalanx.groups.regrouping import gathering_of
+from phalanx.groups.host_words import ELSEWHERE, HostWords
+from phalanx.groups.hosts import HostTable, PrefixedBoard
+from phalanx.groups.regrouping import create_for, gathering_of
 from phalanx.groups.shared_memory import LATE, SharedMemoryGroup
+from phalanx.groups.surviving import agree_on_survivors
 from phalanx.groups.wires.wire import Wire
 from phalanx.launch.agent_line import ask_hosts
 from phalanx.launch.board import Board
 from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
 
-_ELSEWHERE = -2  # the culprit of a fault if it is a rank of another host; see native/core/faults.hpp
+_LONGER_S = 10.0
 _VERDICT_S = 1.5  # how long the agents may take to say why a connection was lost
-
-_ERRORS: dict[str, type[PhalanxError]] = {
-    "mismatch": MismatchError,
-    "timeout": OperationTimeoutError,
-    "peer_died": PeerDiedError,
-    "peer_left": PeerLeftError,
-    "peer_failed": PeerFailedError,
-    "aborted": AbortedError,
-    "interrupted": AbortedError,
-    "out_of_memory": SharedMemoryError,
-    "deadlock": DeadlockError,
-}
-_ADVICE = {
-    "mismatch": "call the same operations in the same order with the same sizes on every rank of every host",
-    "timeout": "find out why it is late, or give a longer timeout (timeout_s)",
-    "peer_left": "let every rank make the same calls before it closes the group",
-}
-
-
-class PrefixedBoard:
-    """A part of a board. See phalanx.launch.board.Board."""
-
-    def __init__(self, board: Board, prefix: str) -> None:
-        self._board = board
-        self._prefix = prefix
-
-    def set(self, key: str, text: str) -> None:
-        """Write a text."""
-        self._board.set(self._prefix + key, text)
-
-    def get(self, key: str, timeout_s: float) -> str:
-        """Wait for a text, and return it."""
-        return self._board.get(self._prefix + key, timeout_s)
-
-    def get_many(self, keys: Sequence[str], timeout_s: float) -> list[str]:
-        """Wait for texts, and return them."""
-        return self._board.get_many([self._prefix + key for key in keys], timeout_s)
-
-    def add(self, key: str, amount: int = 1) -> int:
-        """Add to a counter."""
-        return self._board.add(self._prefix + key, amount)
-
 
 # Makes the wire of a group from its board, this rank's number, the number of ranks and a time limit.
 WireMaker = Callable[[Board, int, int, float], Wire]
@@ -118,6 +67,7 @@ class HybridGroup(SharedMemoryGroup):
         self._here = table.hosts[table.host_of(rank)]
         local = self._here.index(rank)
         super().__init__(descriptor, local, ranks=ranks, is_thread=False, timeout_s=timeout_s)
+        self._words = HostWords(self.name, rank, table)
         self._board = board
         self._make_wire = make_wire
         wire = make_wire(PrefixedBoard(board, "wire/"), rank, table.size, timeout_s)
@@ -202,145 +152,120 @@ class HybridGroup(SharedMemoryGroup):
             "  do       make the larger group first, with phalanx.connect(), and split it"
         )
 
+    def shrink(self, *, without: Sequence[int] = (), timeout_s: Timeout = None) -> LocalGroup:  # type: ignore[override]
+        """Make a group of the ranks that are left, even if this group is broken. Every survivor must call this.
+
+        Args:
+            without: Ranks to leave out although they are alive, for example because they hang.
+            timeout_s: How long to wait for the survivors.
+
+        Raises:
+            UsageError: A rank is outside this group, or this rank is left out, or came too late.
+            OperationTimeoutError: A survivor did not make the call in time.
+        """
+        if without:
+            self._check_ranks(without)
+        if self.rank in without:
+            raise UsageError(f"shrink: rank {self.rank} can't leave itself out")
+        limit = seconds_of(timeout_s, self.timeout_s)
+        number = self.next_meeting("shrink")
+        board = PrefixedBoard(self._board, f"shrink/{number}/")
+        here = self._survivors_here(number, without, limit)
+        try:
+            decided: list[int] | None = None
+            error: PhalanxError | None = None
+            if here.rank == 0:
+                try:
+                    own, hosts = self._table.host_of(self.rank), len(self._table.hosts)
+                    decided = agree_on_survivors(board, own, hosts, here.ranks, limit)
+                except PhalanxError as raised:
+                    error = raised
+            decided, told = here.broadcast_object((decided, None if error is None else str(error)))
+        finally:
+            here.close()
+        if decided is None:
+            raise error or OperationTimeoutError(str(told))
+        return join_over_hosts(
+            PrefixedBoard(board, "group/"),
+            decided.index(self.rank),
+            self._table.select(decided),
+            name=f"{self.name}:shrunk",
+            timeout_s=limit,
+            ranks=decided,
+            make_wire=self._make_wire,
+        )
+
+    def _survivors_here(self, number: int, without: Sequence[int], timeout_s: float) -> SharedMemoryGroup:
+        """Meet the survivors of this host; the `ranks` of the group are their numbers in this one."""
+
+        def missing(cards: Sequence[tuple[int, str]]) -> set[int]:
+            left = set(self._here) - {*self.find_dead(), *without}
+            return left - {card[0] for card in cards}
+
+        gathering = Gathering(
+            name=f'shrink of group "{self.name}"|{self.nonce.hex()}|{number}',
+            is_complete=lambda cards: not missing(cards),
+            order=sorted,
+            create=lambda cards: create_for(f"{self.name}:survivors", cards, crowd=len(cards)),
+            describe_missing=lambda cards: f"{formatting.rank_list(missing(cards))} did not come",
+            missing=missing,
+            timeout_s=timeout_s,
+            rank_of=lambda card: int(card[0]),
+        )
+
+        def attach(outcome: MeetingResult) -> SharedMemoryGroup:
+            ranks = [int(card[0]) for card in outcome.cards]
+            with closing(outcome) as descriptor:
+                # While one of them waits for the other hosts, the others wait for that one, so they wait longer.
+                limit_s = 2 * timeout_s + _LONGER_S
+                return SharedMemoryGroup(descriptor, outcome.position, ranks=ranks, is_thread=False, timeout_s=limit_s)
+
+        return meet(gathering, (self.rank, own_affinity()), attach, SharedMemoryGroup.close)
+
     def explain_trouble(self, facts: Trouble) -> PhalanxError:
         """Return the exception for a call of this rank that could not be finished."""
         if facts.kind in ("usage", "closed", "forked"):
             return explain(facts, Scene(self.name, self.rank, self.size))
-        if facts.culprit == _ELSEWHERE:
-            return self._explain_elsewhere(facts)
+        if facts.culprit == ELSEWHERE:
+            entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
+            answers = ask_hosts(self.name) if facts.kind == "timeout" and "\n" not in facts.text else []
+            return self._words.explain_elsewhere(facts, entry, answers)
         rows = self.snapshot()
         seq = facts.fault_seq if facts.kind in ("mismatch", "timeout") else facts.seq
         entries = [self.entry(rank, seq) for rank in range(len(rows))] if seq else []
         around = look_around(self.nonce, rows, late_ranks(facts, rows)) if facts.kind in LATE else Surroundings()
-        return explain(self._told_globally(facts), self._scene(rows, entries, around, facts))
+        return self._words.explain_here(facts, rows, entries, around)
+
+    def describe_trouble(self, facts: Trouble) -> str:
+        """Say for other hosts what has happened here."""
+        error = self.explain_trouble(facts._replace(operation="operation", seq=facts.fault_seq))
+        return self._words.for_others(error, facts.kind)
 
     def lost_message(self, operation: str, peer: int, error: Exception, timeout_s: float) -> PhalanxError:
         """Return the exception for a message whose connection was lost."""
         until = time.monotonic() + _VERDICT_S
         while (fault := self.fault()) is None and time.monotonic() < until:
             time.sleep(0.01)
-        facts = Trouble("peer_died", operation, root=peer, timeout_s=timeout_s, culprit=_ELSEWHERE, is_fatal=True)
+        facts = Trouble("peer_died", operation, root=peer, timeout_s=timeout_s, culprit=ELSEWHERE, is_fatal=True)
         if fault is not None:
-            local = fault.culprit if fault.text[:6] != "host " else _ELSEWHERE
-            return self.explain_trouble(
-                facts._replace(kind=fault.kind, text=fault.text, culprit=local, reporter=fault.reporter)
-            )
-        text = f"rank {peer} on host {self._table.host_of(peer)}"
+            culprit = ELSEWHERE if fault.text.startswith("host ") else fault.culprit
+            told = facts._replace(kind=fault.kind, text=fault.text, culprit=culprit, reporter=fault.reporter)
+            return self.explain_trouble(told)
+        whom = f"rank {peer} on host {self._table.host_of(peer)}"
         if "imed out" in str(error):
-            self.abort(f"{operation} with {text} timed out after {formatting.seconds(timeout_s)}")
             what = "has not received it" if operation == "send" else "has not sent it"
-            return self.explain_trouble(
-                facts._replace(
-                    kind="timeout",
-                    text=f"timed out after {formatting.seconds(timeout_s)}, waiting for {text}: it {what}",
-                )
-            )
-        self.abort(f"the connection to {text} was lost")
-        return self.explain_trouble(facts._replace(text=f"the connection to {text} was lost: {error}"))
-
-    def _explain_elsewhere(self, facts: Trouble) -> PhalanxError:
-        headline, *more = facts.text.splitlines() or ["something happened on another host"]
-        title = f'{facts.operation}{f" #{facts.seq}" if facts.seq else ""} of group "{self.name}"'
-        own = f"rank {self.rank} of {self.size}"
-        entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
-        if entry is not None:
-            own += f" called {formatting.call(entry)}"
-        elif facts.shape:
-            own += f" called {facts.operation} {facts.dtype} {formatting.shape(facts.shape)}"
-        if facts.location:
-            own += f", {formatting.place(facts.location)}"
-        if facts.kind == "mismatch" and " called " in headline:
-            more = [f"  differs  {headline}", *more]
-            headline = "hosts called different things"
-        if facts.kind == "timeout" and not facts.is_message:
-            if headline.endswith(" did not come") and not more:
-                more = self._rows_elsewhere(facts)
-            if headline.endswith(" did not come"):
-                headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
-        do = _ADVICE.get(facts.kind, "look at what the ranks of that host printed")
-        if facts.kind == "peer_failed" and not facts.is_fatal:
-            do = "correct the call on that rank"
-        lines = "\n".join([f"{title}: {headline}", f"  here     {own}", *more, f"  do       {do}"])
-        return _ERRORS.get(facts.kind, PeerFailedError)(
-            lines,
-            group=self.name,
-            rank=self.rank,
-            num_ranks=self.size,
-            operation=facts.operation,
-            sequence=facts.seq or None,
-            verdict="elsewhere",
-        )
-
-    def _rows_elsewhere(self, facts: Trouble) -> list[str]:
-        """Say what the ranks of other hosts that are late do instead, as far as the agents know it."""
-        # The world of each host has the same name as a world over hosts, but nobody calls anything there.
-        answers = [found for found in ask_hosts(self.name) if any(row.arrived for row in found.rows)]
-        if [len(found.rows) for found in answers] != [len(host) for host in self._table.hosts]:
-            return []
-        lines = []
-        for found, members in zip(answers, self._table.hosts, strict=True):
-            for row in found.rows:
-                if row.arrived >= facts.fault_seq or members == self._here:
-                    continue
-                what = Scene(self.name, 0, len(found.rows), found.rows).whereabouts(row.rank)
-                lines.append(f"  missing  rank {members[row.rank]} (pid {row.any_pid}) on host {found.host} {what}")
-                lines += [f"           is now at {found.places[row.rank]}"] if row.rank in found.places else []
-        return lines
-
-    def describe_trouble(self, facts: Trouble) -> str:
-        """Say for other hosts what has happened here: this rank's error without what concerns only its own call."""
-        text = str(self.explain_trouble(facts._replace(operation="operation", seq=facts.fault_seq)))
-        headline, *lines = text.split(f'of group "{self.name}": ', 1)[-1].splitlines()
-        if facts.kind == "timeout":  # the others know how long that was
-            headline = headline.removeprefix("timed out after").partition(", ")[2] or headline
-        kept, keeps = [], True
-        for line in lines:
-            if line[2:11].strip():
-                keeps = not line.startswith(("  here ", "  do "))
-            if keeps:
-                kept.append(line)
-        return "\n".join([headline, *kept])
+            text = f"timed out after {formatting.seconds(timeout_s)}, waiting for {whom}: it {what}"
+            self.abort(f"{operation} {text}")
+            return self.explain_trouble(facts._replace(kind="timeout", text=text))
+        text = f"the connection to {whom} was lost: {error}"
+        self.abort(text)
+        return self.explain_trouble(facts._replace(text=text))
 
     def message(
         self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool
     ) -> Any:
         """Serve send and recv with a rank of another host."""
         return self._messages.start(operation, tensor, peer, tag, timeout_s, is_async)
-
-    def _told_globally(self, facts: Trouble) -> Trouble:
-        own = {rank: self._global(rank) for rank in (facts.culprit, facts.reporter)}
-        root = self._global(facts.root) if facts.is_message else facts.root
-        return facts._replace(culprit=own[facts.culprit], reporter=own[facts.reporter], root=root)
-
-    def _global(self, local: int) -> int:
-        return self._here[local] if 0 <= local < len(self._here) else local
-
-    def _scene(
-        self, rows: Sequence[RankFacts], entries: Sequence[EntryFacts | None], around: Surroundings, facts: Trouble
-    ) -> Scene:
-        """Give this host's ranks their numbers in the whole group. The others are not late, as far as is known."""
-        last = max((row.arrived for row in rows), default=0) + facts.fault_seq
-        all_rows = [_unknown_row(rank, last) for rank in range(self.size)]
-        all_entries: list[EntryFacts | None] = [None] * self.size
-        for row in rows:
-            mail = row.mail and row.mail._replace(root=self._global(row.mail.root))
-            rank = self._global(row.rank)
-            all_rows[rank] = row._replace(rank=rank, sleeps_for=self._global(row.sleeps_for), mail=mail)
-            if entries:
-                all_entries[rank] = entries[row.rank]
-        return Scene(
-            self.name,
-            self.rank,
-            self.size,
-            all_rows,
-            all_entries if entries else (),
-            Surroundings(
-                {self._global(rank): stand for rank, stand in around.stands.items()},
-                {self._global(rank): wait for rank, wait in around.waits.items()},
-                {self._global(rank): state for rank, state in around.states.items()},
-                around.cycle,
-            ),
-        )
 
     def _regroup_over_hosts(self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout) -> LocalGroup:
         limit = seconds_of(timeout_s, self.timeout_s)
@@ -390,10 +315,6 @@ class _Helper:
 
 def _key_of(kind: str, members: Sequence[int]) -> str:
     return f"{kind} {hashlib.sha256(repr(list(members)).encode()).hexdigest()[:32]}"
-
-
-def _unknown_row(rank: int, arrived: int) -> RankFacts:
-    return RankFacts(rank, 0, 0, 0, False, False, False, "present", -1, arrived, arrived, -1, None, None, None)
 
 
 def join_over_hosts(

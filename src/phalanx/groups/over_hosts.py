@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 
 from phalanx.collectives import LocalGroup
-from phalanx.groups.hosts import HostTable, find_hosts
-from phalanx.groups.hybrid import PrefixedBoard, join_over_hosts
+from phalanx.groups.hosts import HostTable, PrefixedBoard, find_hosts
+from phalanx.groups.hybrid import join_over_hosts
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.groups.wires.gloo import GlooWire, own_address
 from phalanx.groups.wires.wire import Wire

@@ -211,3 +211,22 @@ def test_a_host_that_leaves_is_named(tmp_path: Path) -> None:
             group.barrier()
 
     run_on_pretended_hosts(body, tmp_path)
+
+
+@pytest.mark.parametrize("victims", [(3,), (2,), (2, 3)])
+def test_the_survivors_go_on_in_a_smaller_group(victims: tuple[int, ...], tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        group.barrier()
+        if group.rank in victims:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(PeerDiedError):
+            group.barrier()
+        rest = group.shrink(timeout_s=3)
+        assert rest.ranks == tuple(rank for rank in range(4) if rank not in victims)
+        assert isinstance(rest, HybridGroup) == (len(victims) == 1)
+        ones = torch.ones(100_000)
+        rest.all_reduce(ones)
+        assert ones[0] == 4 - len(victims)
+        rest.close()
+
+    run_on_pretended_hosts(body, tmp_path, statuses=dict.fromkeys(victims, -signal.SIGKILL))

@@ -53,7 +53,7 @@ class GlooWire:
         self._under_way: dict[int, tuple[Any, torch.Tensor]] = {}
         self._views: dict[tuple[int, int], torch.Tensor] = {}
         self._lock = threading.Lock()  # guards _under_way, _views
-        self._some_peer = -1  # one that this rank is connected to
+        self._peers = set[int]()  # those that this rank is connected to, or was
 
     def start(self, messages: Sequence[WireMessage]) -> list[int]:
         """Start messages and return their handles.
@@ -68,7 +68,7 @@ class GlooWire:
                 work = self._group.send([view], peer, tag) if is_send else self._group.recv([view], peer, tag)
             except (RuntimeError, AttributeError) as error:
                 raise _lost(error) from None
-            self._some_peer = peer
+            self._peers.add(peer)
             handle = next(self._numbers)
             with self._lock:
                 self._under_way[handle] = (work, view)
@@ -104,9 +104,12 @@ class GlooWire:
     def cut(self) -> None:
         """Break all connections: Gloo does so when the time of any wait is up, and offers no other way."""
         group = self._group
-        if group is not None and self._some_peer >= 0:
+        if group is None:
+            return
+        # A connection that the peer has closed refuses at once, without any effect on the others.
+        for peer in sorted(self._peers):
             with contextlib.suppress(RuntimeError):
-                group.recv([torch.empty(1, dtype=torch.uint8)], self._some_peer, _NO_TAG).wait(_MOMENT)
+                group.recv([torch.empty(1, dtype=torch.uint8)], peer, _NO_TAG).wait(_MOMENT)
 
     def close(self) -> None:
         """Close all connections. What was sent to a receive that stood has gone: Gloo writes it within send()."""

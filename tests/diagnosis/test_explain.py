@@ -258,6 +258,16 @@ def test_a_failure_told_by_the_launcher_has_no_rank() -> None:
     assert -1 not in error.culprits
 
 
+def test_what_another_host_is_to_blame_for_is_told_in_its_words() -> None:
+    error = explain(
+        _facts("peer_failed", culprit=-1, reporter=-1, text="elsewhere: host 1 (node1, ranks 2-3) has been silent"),
+        _scene([_row(0)], []),
+    )
+    assert type(error) is phalanx.PeerFailedError
+    assert str(error).partition(": ")[2].startswith("host 1 (node1, ranks 2-3) has been silent\n")
+    assert error.verdict == "elsewhere"
+
+
 def test_abort_tells_who_and_why() -> None:
     scene = _scene([_row(0), _row(1)], [_entry(), None])
     error = explain(_facts("aborted", culprit=1, text="bad data"), scene)

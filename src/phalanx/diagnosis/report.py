@@ -11,6 +11,7 @@ from typing import Any
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings, find
 from phalanx.diagnosis.observation import Observation
+from phalanx.diagnosis.over_hosts import summarize_hosts
 from phalanx.diagnosis.plain_data import fields_of
 from phalanx.diagnosis.processes import describe_state
 from phalanx.diagnosis.stacks import Frame, ThreadStack, is_launchers, is_users, parse_stacks
@@ -31,7 +32,9 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     """
     seen = _visible(seen)
     found = find(seen)
-    lines = [_headline(found), *(f"  {line}" for line in summarize(found))]
+    others = [host.seen for host in seen.other_hosts if host.seen is not None]
+    between = summarize_hosts([seen, *others]) if others else []
+    lines = [_headline(found), *(f"  {line}" for line in between or summarize(found))]
     for group in seen.groups:
         if group.is_empty:  # the launcher has made it, and no rank uses it
             continue

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,8 +140,6 @@ def _ends(pid: int) -> bool:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    import select
-
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     try:
@@ -179,6 +180,30 @@ def test_a_launcher_whose_ranks_are_done_waits_for_the_others(tmp_path: Path) ->
         assert [host.end() for host in hosts] == [1, 1]
         assert "the ranks of this host are done; waiting for those of the other hosts" in hosts[0].text
         assert "failed: ValueError: at last" in hosts[0].text
+
+
+def test_diagnose_shows_the_ranks_of_all_hosts(tmp_path: Path) -> None:
+    program = """
+        import time
+
+        def wait_for_godot():
+            print("up", flush=True)
+            time.sleep(100)
+
+        wait_for_godot()
+    """
+    with job(tmp_path, program) as start:
+        hosts = [start("--node-rank", 0, "--grace", 0.2), start("--node-rank", 1, "--grace", 0.2)]
+        for host in hosts:
+            host.await_text(r"(?s)up.*up")
+        for number, host in enumerate(hosts):
+            command = [sys.executable, "-m", "phalanx.cli", "diagnose", "--short", str(host.process.pid)]
+            shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+            here, _, there = shown.partition(f"on host {1 - number} (")
+            assert f"(host {number} of 2), 2 ranks" in here.splitlines()[0]
+            assert f"ranks {2 * number}-{2 * number + 1} are at " in here
+            assert f"ranks {2 * (1 - number)}-{2 * (1 - number) + 1} are at " in there
+            assert shown.count("in wait_for_godot") >= 4
 
 
 def test_a_lonely_host_names_what_is_missing_and_can_be_interrupted(tmp_path: Path) -> None:

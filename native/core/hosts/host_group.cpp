@@ -17,6 +17,7 @@ constexpr std::int64_t kLeaderGraceNs = kSecondNs, kLocalGraceNs = 3 * kSecondNs
 constexpr std::int64_t kBackstopNs = 10 * kSecondNs;  // no wait for the wire takes longer than the watcher's deadline and this
 constexpr std::int64_t kVerdictNs = kSecondNs * 3 / 2;  // how long the agents may take to say why a connection was lost
 constexpr unsigned kPollUs = 10'000;
+constexpr std::int64_t kFarewellNs = kSecondNs / 5;
 constexpr unsigned kFlushUs = 20'000;  // from the last card to the cut
 
 }  // namespace
@@ -82,7 +83,10 @@ void HostGroup::leave() noexcept {
   watcher_.close();
   std::call_once(over_, [this] {
     try {
-      if (is_leader()) tell_all(trouble_card(CardKind::kLeft, FaultKind::kPeerLeft, outer_->seq(), ""));
+      if (is_leader()) {
+        const Card farewell = trouble_card(CardKind::kLeft, FaultKind::kPeerLeft, outer_->seq(), "");
+        wire_.wait(tell_all(farewell), kFarewellNs);  // the others may be about to make their next receives stand
+      }
     } catch (const std::exception&) {  // the others have gone already
     }
     wire_.close();
@@ -178,13 +182,29 @@ WireMessage HostGroup::standing_receive(int host) {
   return {false, map_.leader_of(host), kCardTag, mail.buffers[mail.turn].get(), sizeof(Card) + capacity_};
 }
 
-void HostGroup::tell_all(const Card& card) {
+// The connection may be closed already, by a host that has left. That is no trouble of the operation that has its card.
+void HostGroup::stand(int host) {
+  const WireMessage receive = standing_receive(host);
+  try {
+    mail_[std::size_t(host)].standing = wire_.start({&receive, 1}).front();
+  } catch (const WireError&) {
+    mail_[std::size_t(host)].standing = 0;  // the next operation notices
+  }
+}
+
+std::vector<Wire::Handle> HostGroup::tell_all(const Card& card) {
   const std::lock_guard lock(telling_);
   told_.push_back(std::make_unique<Card>(card));
   auto* data = reinterpret_cast<std::byte*>(told_.back().get());
-  std::vector<WireMessage> messages;
-  for (const int host : map_.other_hosts()) messages.push_back({true, map_.leader_of(host), kCardTag, data, sizeof(Card)});
-  wire_.start(messages);
+  std::vector<Wire::Handle> handles;
+  for (const int host : map_.other_hosts()) {
+    const WireMessage message{true, map_.leader_of(host), kCardTag, data, sizeof(Card)};
+    try {
+      handles.push_back(wire_.start({&message, 1}).front());
+    } catch (const WireError&) {  // this host has gone already; the others are still to be told
+    }
+  }
+  return handles;
 }
 
 void HostGroup::send_cards(const Call& call, const std::function<Payload(int host)>& payload) {
@@ -214,7 +234,6 @@ void HostGroup::send_cards(const Call& call, const std::function<Payload(int hos
 
 void HostGroup::await_cards(const Call& call, const std::function<std::size_t(int host)>& bytes) {
   std::string refusal;
-  std::vector<WireMessage> receives;
   for (const int host : map_.other_hosts()) {
     const Card card = next_card(call, host);
     if (card.kind == CardKind::kRefused) {
@@ -222,11 +241,8 @@ void HostGroup::await_cards(const Call& call, const std::function<std::size_t(in
     } else {
       compare(host, card, bytes(host));
     }
-    receives.push_back(standing_receive(host));
   }
-  const std::vector<Wire::Handle> handles = start(call, receives);
-  std::size_t i = 0;
-  for (const int host : map_.other_hosts()) mail_[std::size_t(host)].standing = handles[i++];
+  for (const int host : map_.other_hosts()) stand(host);
   if (refusal.empty()) return;
   inner_.refuse(byte_phase(call, Operation::kBroadcast, 0), refusal);  // where the others wait for the verdict
   throw Trouble(FaultKind::kPeerFailed, kElsewhere, outer_->rank(), outer_->seq(), {refusal}, false);
@@ -246,6 +262,10 @@ Card HostGroup::take_card(int host) {
 Card HostGroup::next_card(const Call& call, int host) {
   Mail& mail = mail_[std::size_t(host)];
   for (;;) {
+    if (mail.standing == 0) {
+      const WireMessage receive = standing_receive(host);
+      mail.standing = start(call, {&receive, 1}).front();
+    }
     std::vector<Wire::Handle> handles{mail.standing};
     if (const Wire::Handle sent = std::exchange(mail.sent[mail.sending], 0); sent != 0) handles.push_back(sent);
     wait(call, handles, map_.leader_of(host));
@@ -253,8 +273,6 @@ Card HostGroup::next_card(const Call& call, int host) {
     const Card card = take_card(host);
     throw_if_told(host, card);
     if (card.seq >= outer_->seq()) return card;
-    const WireMessage again = standing_receive(host);
-    mail.standing = start(call, {&again, 1}).front();
   }
 }
 

@@ -122,7 +122,7 @@ class HostGroup {
  private:
   struct Mail {  // to and from the leader of another host
     std::unique_ptr<std::byte[]> buffers[2], outgoing[2];
-    Wire::Handle standing = 0;  // the receive that waits for the next card
+    Wire::Handle standing = 0;  // the receive that waits for the next card; 0 if none does
     int turn = 0;               // the buffer of the standing receive
     std::byte* come = nullptr;  // the buffer of the last card
     Seq read = 0;               // the number of the last card
@@ -135,6 +135,7 @@ class HostGroup {
   [[noreturn]] void lost(const WireError& error, int peer);
   void look() noexcept;
   WireMessage standing_receive(int host);
+  void stand(int host);
   // Reads the card that the standing receive of a host has got.
   Card take_card(int host);
   // Waits for the card of this operation; those of operations that were skipped here count only if they tell of trouble.
@@ -142,7 +143,7 @@ class HostGroup {
   void throw_if_told(int host, const Card& card);
   void compare(int host, const Card& card, std::size_t payload_bytes);
   // Like send_cards(), from any thread.
-  void tell_all(const Card& card);
+  std::vector<Wire::Handle> tell_all(const Card& card);
   void tell_trouble(const Trouble& trouble);
 
   std::shared_ptr<Endpoint> outer_;

@@ -124,6 +124,7 @@ def test_missing_hosts_are_named_with_the_command() -> None:
         "    phalanx run --nnodes 3 --node-rank 0 t.py",
         "    phalanx run --nnodes 3 --node-rank 2 t.py",
     ]
+    assert "only this machine reaches 127.0.0.1" in describe_missing([card(address="127.0.0.1")], 3, command)
     no_server = describe_no_server(Endpoint("node0", 1), "Connection refused", command)
     assert "waiting for node0:1 (Connection refused); on node0, type" in no_server
     assert no_server.endswith("--node-rank 0 t.py")

@@ -53,5 +53,7 @@ def describe_missing(cards: Sequence[HostCard], num_hosts: int, command: Command
     which = f" (--node-rank {', '.join(map(str, numbers))})" if numbers else ""
     where = "on the other" if missing == 1 else "on each of the others"
     commands = [command.for_host(number) for number in numbers[:_MOST_COMMANDS] or [None]]
+    if cards and all(card.address.startswith("127.") for card in cards):
+        where = f"only this machine reaches {cards[0].address}; {where}"
     headline = f"waiting for {missing} of {num_hosts} hosts{which}; here: {here}; {where}, type"
     return "\n    ".join([headline, *commands])

@@ -278,7 +278,10 @@ Card HostGroup::next_card(const Call& call, int host) {
 
 void HostGroup::throw_if_told(int host, const Card& card) {
   if (card.kind == CardKind::kFault) fail_elsewhere(card.fault, card.text);
-  if (card.kind == CardKind::kLeft) fail_elsewhere(FaultKind::kPeerLeft, map_.name_of(host) + " has closed the group");
+  if (card.kind == CardKind::kLeft) {
+    const std::string who = "rank " + std::to_string(map_.leader_of(host)) + " on host " + std::to_string(host);
+    fail_elsewhere(FaultKind::kPeerLeft, who + " closed the group");
+  }
 }
 
 void HostGroup::compare(int host, const Card& card, std::size_t payload_bytes) {

@@ -22,6 +22,7 @@ from phalanx.errors import (
     PhalanxError,
     SharedMemoryError,
 )
+from phalanx.groups.blame_elsewhere import find_blame, without_agreeing
 from phalanx.groups.hosts import HostTable
 from phalanx.launch.agent_line import HostRows
 
@@ -100,29 +101,40 @@ class HostWords:
         if facts.kind == "timeout" and headline.endswith(_LATE) and not facts.is_message:
             headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
             more = more or self._missing(answers, facts.fault_seq)
+        if entry is not None and facts.kind == "mismatch":
+            more = without_agreeing(formatting.call(entry), more)
+        culprits, verdict = find_blame(facts.kind, headline, more)
         advice = _ADVICE.get(facts.kind, "look at what the ranks of that host printed")
         if facts.kind == "peer_failed" and not facts.is_fatal:
             advice = "correct the call on that rank"
         number = f" #{facts.seq}" if facts.seq else ""
         title = f'{facts.operation}{number} of group "{self.group}": {headline}'
         lines = [title, f"  here     {self._own_call(facts, entry)}", *more, f"  do       {advice}"]
-        return _ERRORS.get(facts.kind, PeerFailedError)(
+        # What a program does about a lost rank must not depend on who has noticed the loss.
+        error = PeerDiedError if verdict == "died" else _ERRORS.get(facts.kind, PeerFailedError)
+        return error(
             "\n".join(lines),
             group=self.group,
             rank=self.rank,
             num_ranks=self.table.size,
             operation=facts.operation,
             sequence=facts.seq or None,
-            verdict="elsewhere",
+            culprits=culprits,
+            verdict=verdict,
         )
 
-    def for_others(self, error: PhalanxError, kind: str) -> str:
-        """Return what other hosts say about an error of this one: without what concerns only the call of this rank."""
+    def for_others(self, error: PhalanxError, kind: str, pid: int) -> str:
+        """Return what other hosts say about an error of this one: without what concerns only the call of this rank.
+
+        If ranks of this host disagree, the call of this rank is one of those that the others compare with their own.
+        """
         headline, *lines = str(error).split(f'of group "{self.group}": ', 1)[-1].splitlines()
         if kind == "timeout":  # the others know how long that was
             headline = headline.removeprefix("timed out after").partition(", ")[2] or headline
         kept, keeps = [headline], True
         for line in lines:
+            if kind == "mismatch" and line.startswith("  here ") and " called " in line:
+                kept.append(f"  differs  rank {self.rank} (pid {pid}) called {line.partition(' called ')[2]}")
             if line[2:11].strip():
                 keeps = not line.startswith(("  here ", "  do "))
             if keeps:

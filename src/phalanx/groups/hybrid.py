@@ -6,6 +6,7 @@ docs/internals/hosts.md explains how. If each host has one member, this is a gro
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import time
 import weakref
@@ -239,7 +240,7 @@ class HybridGroup(SharedMemoryGroup):
     def describe_trouble(self, facts: Trouble) -> str:
         """Say for other hosts what has happened here."""
         error = self.explain_trouble(facts._replace(operation="operation", seq=facts.fault_seq))
-        return self._words.for_others(error, facts.kind)
+        return self._words.for_others(error, facts.kind, os.getpid())
 
     def lost_message(self, operation: str, peer: int, error: Exception, timeout_s: float) -> PhalanxError:
         """Return the exception for a message whose connection was lost."""

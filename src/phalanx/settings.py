@@ -170,6 +170,18 @@ def is_on_one_host(environment: Mapping[str, str] = os.environ) -> bool | None:
     return None
 
 
+def wire(environment: Mapping[str, str] = os.environ) -> Literal["gloo", "mpi"]:
+    """Return what moves bytes between hosts (PHALANX_WIRE).
+
+    Raises:
+        UsageError: It is something else.
+    """
+    name = environment.get("PHALANX_WIRE", "gloo")
+    if name not in ("gloo", "mpi"):
+        raise UsageError(f'PHALANX_WIRE is "{name}"; give gloo or mpi')
+    return "mpi" if name == "mpi" else "gloo"
+
+
 def master_address(environment: Mapping[str, str] = os.environ) -> str:
     """Return where torch's store is, as MASTER_ADDR:MASTER_PORT.
 

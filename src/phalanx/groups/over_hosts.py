@@ -10,9 +10,11 @@ from phalanx.groups.hosts import HostTable, PrefixedBoard, find_hosts
 from phalanx.groups.hybrid import join_over_hosts
 from phalanx.groups.shared_memory import SharedMemoryGroup
 from phalanx.groups.wires.gloo import GlooWire, own_address
+from phalanx.groups.wires.mpi import MpiWire
 from phalanx.groups.wires.wire import Wire
 from phalanx.launch.board import Board
 from phalanx.launch.context import current_context
+from phalanx.settings import wire
 
 _WORLD_KEPT_AS = "world of this host"
 
@@ -72,4 +74,6 @@ def watch_host(group: LocalGroup) -> None:
 
 
 def _make_wire(address: str, board: Board, rank: int, size: int, timeout_s: float) -> Wire:
+    if wire() == "mpi":
+        return MpiWire(board, rank, size, timeout_s)
     return GlooWire(board, rank, size, address, timeout_s)

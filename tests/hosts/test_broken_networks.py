@@ -52,7 +52,7 @@ class _Strike:
         for rank in ranks:
             note = self.notes.get(rank)
             assert note is not None, f"rank {rank} said nothing; launchers: {self.outputs}"
-            assert note.kind == "PeerFailedError", note
+            assert (note.kind, note.verdict) == ("PeerDiedError", "died"), note
             assert re.search(_silent(culprit), first_line(note)), note.text
             assert self.named_s[rank] < _NAMED_WITHIN_S, self.named_s
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.diagnosis import Scene, explain, formatting
+from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
 from phalanx.diagnosis.surroundings import Surroundings
 from phalanx.engine.facts import EntryFacts, RankFacts, Trouble
 from phalanx.errors import (
@@ -22,7 +23,6 @@ from phalanx.errors import (
     PhalanxError,
     SharedMemoryError,
 )
-from phalanx.groups.blame_elsewhere import find_blame, without_agreeing
 from phalanx.groups.hosts import HostTable
 from phalanx.launch.agent_line import HostRows
 

@@ -87,8 +87,8 @@ class HostsStore(dist.Store):  # type: ignore[misc]
         return True
 
     def clone(self) -> HostsStore:
-        """Return a store with a connection of its own, for another thread that may wait long."""
-        other = HostsStore(self._client.clone(), self._prefix)
+        """Return another store of the same values, with a timeout of its own."""
+        other = HostsStore(self._client, self._prefix)
         other.set_timeout(self.timeout)
         return other
 

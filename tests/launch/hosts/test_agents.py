@@ -235,6 +235,21 @@ def test_ranks_share_a_board_and_strangers_do_not() -> None:
             client.close()
 
 
+def test_a_thread_that_waits_for_a_value_does_not_keep_another_one_from_writing_it() -> None:
+    with agents() as start:
+        hosts = [start(), start()]
+        (told, _) = await_kind("start", *hosts)
+        with contextlib.closing(server_of(told)) as client:
+            board, found = ServerBoard(client, "0/"), list[str]()
+            readers = [threading.Thread(target=lambda: found.append(board.get("card", LIMIT_S))) for _ in range(3)]
+            for reader in readers:
+                reader.start()
+            board.set("card", "text")
+            for reader in readers:
+                reader.join(LIMIT_S)
+            assert found == ["text"] * 3
+
+
 def test_strangers_can_neither_stop_a_job_nor_fill_its_connections() -> None:
     with agents() as start, contextlib.ExitStack() as stack:
         hosts = [start(), start()]

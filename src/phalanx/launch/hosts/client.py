@@ -1,4 +1,4 @@
-"""A rank's connection to the rendezvous server of its job. All waits keep to their limits."""
+"""A rank's connections to the rendezvous server of its job. All waits keep to their limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from phalanx.errors import OperationTimeoutError, PeerError, UsageError
 from phalanx.launch.hosts.addresses import Endpoint
@@ -17,12 +16,15 @@ from phalanx.launch.hosts.link import Link, LinkError, Message
 _CONNECT_S = 10.0
 _ANSWER_S = 10.0  # for requests that need not wait for other ranks
 _BETWEEN_ATTEMPTS_S = 0.1
-_SLICE_S = 0.5  # a wait holds the connection for this time, and then other threads get it
+_SLICE_S = 2.0  # a wait asks again after this time, so that it notices a server that does not answer
 _READ_BYTES = 1 << 18
 
 
 class ServerClient:
-    """The connection, which is made when it is first used. Threads may share it; a forked child makes its own.
+    """The connections of a process, which are made when they are needed. Threads may share it.
+
+    A request has a connection to itself until its answer has come. So a thread that waits for a value does not keep
+    another one from writing it.
 
     Args:
         place: Where the server is.
@@ -32,11 +34,9 @@ class ServerClient:
     def __init__(self, place: Endpoint, token: str) -> None:
         self.place = place
         self._token = token
-        self._lock = threading.Lock()  # guards the connection: one request at a time goes through it
-        self._socket: socket.socket | None = None
-        self._link = Link("", is_server=False)
-        self._owner = 0
-        self._num_requests = 0
+        self._lock = threading.Lock()  # guards _idle and _owner
+        self._idle: list[_Connection] = []
+        self._owner = os.getpid()
 
     def request(self, message: Message, limit_s: float = _ANSWER_S) -> Message:
         """Send a request, and return its answer.
@@ -46,22 +46,14 @@ class ServerClient:
             PeerError: The server is gone.
             UsageError: The server belongs to another job, or the request was wrong.
         """
+        connection = self._take()
+        try:
+            answer = connection.exchange(message, time.monotonic() + limit_s)
+        except BaseException as error:
+            connection.close()  # an answer may still come, and nobody would expect it
+            raise self._in_words(error, limit_s) from None
         with self._lock:
-            try:
-                answer: Message = self._exchange(message, time.monotonic() + limit_s)
-            except LinkError:
-                self._close()
-                raise UsageError(
-                    f"{self.place} does not accept the token of this rank\n"
-                    "  do       let phalanx run set PHALANX_JOB_TOKEN and PHALANX_RDZV; don't change them"
-                ) from None
-            except TimeoutError:
-                self._close()  # the answer may still come, and nobody would expect it
-                raise OperationTimeoutError(f"{self._server()} has not answered for {limit_s:.3g} s") from None
-            except (OSError, EOFError) as error:
-                self._close()
-                why = getattr(error, "strerror", None) or "the connection has ended"
-                raise PeerError(f"{self._server()} is gone: {why}") from None
+            self._idle.append(connection)
         if "error" in answer:
             raise UsageError(f"{self._server()} refuses a request: {answer['error']}")
         return answer
@@ -82,24 +74,60 @@ class ServerClient:
             if time.monotonic() >= deadline:
                 return None
 
-    def clone(self) -> ServerClient:
-        """Return another connection to the same server."""
-        return ServerClient(self.place, self._token)
-
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections that no thread uses."""
         with self._lock:
-            self._close()
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def _take(self) -> _Connection:
+        with self._lock:
+            if self._owner != os.getpid():  # a forked child must not use the connections of its parent
+                self._owner = os.getpid()
+                for connection in self._idle:
+                    connection.close()
+                self._idle.clear()
+            return self._idle.pop() if self._idle else _Connection(self.place, self._token)
 
     def _server(self) -> str:
         return f"the rendezvous server of the job at {self.place}"
 
-    def _exchange(self, message: Message, deadline: float) -> Any:
-        if self._owner != os.getpid():
-            self._close()
+    def _in_words(self, error: BaseException, limit_s: float) -> BaseException:
+        if isinstance(error, LinkError):
+            return UsageError(
+                f"{self.place} does not accept the token of this rank\n"
+                "  do       let phalanx run set PHALANX_JOB_TOKEN and PHALANX_RDZV; don't change them"
+            )
+        if isinstance(error, TimeoutError):
+            return OperationTimeoutError(f"{self._server()} has not answered for {limit_s:.3g} s")
+        if isinstance(error, (OSError, EOFError)):
+            why = getattr(error, "strerror", None) or "the connection has ended"
+            return PeerError(f"{self._server()} is gone: {why}")
+        return error
+
+
+class _Connection:
+    """One connection, for one thread at a time."""
+
+    def __init__(self, place: Endpoint, token: str) -> None:
+        self._place = place
+        self._token = token
+        self._socket: socket.socket | None = None
+        self._link = Link(token, is_server=False)
+        self._num_requests = 0
+
+    def exchange(self, message: Message, deadline: float) -> Message:
+        """Send a request, and wait for its answer.
+
+        Raises:
+            TimeoutError: There was no answer in time.
+            EOFError: The server is gone.
+            OSError: The server is gone, or can't be reached.
+            LinkError: The server belongs to another job.
+        """
         if self._socket is None:
             self._connect(deadline)
-        assert self._socket is not None
         self._num_requests += 1
         self._link.send({**message, "id": self._num_requests})
         self._flush(deadline)
@@ -108,6 +136,13 @@ class ServerClient:
                 if answer.get("id") == self._num_requests:
                     return answer
 
+    def close(self) -> None:
+        """Close it."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+            self._socket = None
+
     def _connect(self, deadline: float) -> None:
         deadline = min(deadline, time.monotonic() + _CONNECT_S)
         while True:
@@ -115,15 +150,14 @@ class ServerClient:
                 self._shake_hands(deadline)
                 return
             except EOFError:  # strangers occupy the server: it closes further connections at once
-                self._close()
+                self.close()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_BETWEEN_ATTEMPTS_S)
 
     def _shake_hands(self, deadline: float) -> None:
-        self._socket = socket.create_connection(self.place, timeout=max(0.001, deadline - time.monotonic()))
+        self._socket = socket.create_connection(self._place, timeout=max(0.001, deadline - time.monotonic()))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._owner = os.getpid()
         self._link = Link(self._token, is_server=False)
         while not self._link.is_open:
             self._receive(deadline)
@@ -143,9 +177,3 @@ class ServerClient:
         if not data:
             raise EOFError
         return self._link.feed(data)
-
-    def _close(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.close()
-            self._socket = None

@@ -32,8 +32,6 @@ class RankProcess(Protocol):
 
 class Starter(Protocol):
     """The object that has started ranks and hears how they end: for their parent process, or for the zygote.
-
-    Ranks on other hosts would need another class like this: an agent there would start them, and report how they end.
     """
 
     def fileno(self) -> int:

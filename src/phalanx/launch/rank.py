@@ -31,8 +31,7 @@ class RankProcess(Protocol):
 
 
 class Starter(Protocol):
-    """The object that has started ranks and hears how they end: for their parent process, or for the zygote.
-    """
+    """The object that has started ranks and hears how they end: for their parent process, or for the zygote."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when there is news of ranks."""

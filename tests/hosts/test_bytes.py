@@ -14,6 +14,7 @@ from tests.hosts.jobs import run_on_hosts
 pytestmark = [needs_hosts, pytest.mark.slow]
 
 _TOLERANCE = 1.02  # headers, acknowledgements, the agents' beats
+_TOLERANCE_OF_MANY = 1.1  # if two hosts send to one at the same time, the switch loses packets, which are sent again
 _BYTES = 4 * COUNT
 _PROGRAM = str(Path(__file__).with_name("counting.py"))
 

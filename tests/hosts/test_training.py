@@ -21,7 +21,7 @@ _SOME = {
     "test_tensor_parallel.py::test_tensor_parallel_inside_fsdp_trains_like_one_process",
     "test_pipelining.py::test_an_interleaved_pipeline_of_two_stages_a_rank_trains_like_one_process",
 }
-_ALL = ("ddp", "ddp_hooks", "fsdp", "tensor_parallel", "pipelining", "zero", "functional_collectives", "checkpoints")
+_ALL = ("ddp", "ddp_hooks", "fsdp", "tensor_parallel", "pipelining", "zero", "functional_collectives")
 
 
 def test_training_over_hosts_gives_what_one_process_gives(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -27,7 +27,7 @@ void all_reduce_bundled(HostGroup& self, const Call& call, std::byte* data) {
   const std::size_t bytes = call.count * item_bytes(call.dtype);
   combine(self, call, how, data, call.count);
   if (self.is_leader()) {
-    self.send_cards(call, [&](int) { return HostGroup::Payload{data, bytes}; });
+    self.send_cards(call, [&](int) { return Payload{data, bytes}; });
     self.await_cards(call, [&](int) { return bytes; });
     std::vector<const std::byte*> sources(std::size_t(map.num_hosts()), data);
     for (const int host : map.other_hosts()) sources[std::size_t(host)] = self.payload_of(host);
@@ -135,7 +135,7 @@ void reduce_bundled(HostGroup& self, const Call& call, std::byte* data) {
   std::byte* sum = self.room(1, bytes);
   combine_apart(self, call, how, data, sum, call.count);
   if (self.is_leader()) {
-    self.send_cards(call, [&](int host) { return host == home ? HostGroup::Payload{sum, bytes} : HostGroup::Payload{}; });
+    self.send_cards(call, [&](int host) { return host == home ? Payload{sum, bytes} : Payload{}; });
     self.await_cards(call, [&](int) { return map.host() == home ? bytes : 0; });
   }
   if (map.host() != home) return self.await_verdict(call);

@@ -27,7 +27,7 @@ void broadcast_bundled(HostGroup& self, const Call& call, std::byte* data, std::
   if (is_home && map.num_local() > 1)
     broadcast(self.inner(), self.byte_phase(call, Operation::kBroadcast, bytes, map.local_of(call.root)), data, bytes);
   if (self.is_leader()) {
-    self.send_cards(call, [&](int) { return is_home ? HostGroup::Payload{data, bytes} : HostGroup::Payload{}; });
+    self.send_cards(call, [&](int) { return is_home ? Payload{data, bytes} : Payload{}; });
     self.await_cards(call, [&](int host) { return host == home ? bytes : 0; });
     if (!is_home && bytes != 0) std::memcpy(data, self.payload_of(home), bytes);
   }

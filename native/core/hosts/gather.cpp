@@ -61,7 +61,7 @@ void all_gather_bundled(HostGroup& self, const Call& call, const std::byte* inpu
     const std::size_t own = total_of(map, map.host(), bytes);
     std::byte* row = self.room(1, own);
     pack_row(map, map.host(), outputs, bytes, row);
-    self.send_cards(call, [&](int) { return HostGroup::Payload{row, own}; });
+    self.send_cards(call, [&](int) { return Payload{row, own}; });
     self.await_cards(call, [&](int host) { return total_of(map, host, bytes); });
     std::byte* to = rows;
     for (const int host : map.other_hosts()) {
@@ -138,7 +138,7 @@ void gather_bundled(HostGroup& self, const Call& call, const std::byte* input, s
   const int local_root = is_home ? map.local_of(call.root) : 0;
   gather(self.inner(), self.byte_phase(call, Operation::kGather, bytes, local_root), input, places.data(), bytes);
   if (self.is_leader()) {
-    self.send_cards(call, [&](int host) { return host == home ? HostGroup::Payload{row, row_bytes(map.host())} : HostGroup::Payload{}; });
+    self.send_cards(call, [&](int host) { return host == home ? Payload{row, row_bytes(map.host())} : Payload{}; });
     self.await_cards(call, [&](int host) { return is_home ? row_bytes(host) : 0; });
   }
   if (!is_home) return self.await_verdict(call);
@@ -216,7 +216,7 @@ void scatter_bundled(HostGroup& self, const Call& call, const std::byte* const* 
       row[std::size_t(host)] = rows;
       if (host != home) rows += row_bytes(host);
     }
-    self.send_cards(call, [&](int host) { return HostGroup::Payload{row[std::size_t(host)], row_bytes(host)}; });
+    self.send_cards(call, [&](int host) { return Payload{row[std::size_t(host)], row_bytes(host)}; });
     self.await_cards(call);
   }
   self.await_verdict(call);

@@ -30,7 +30,7 @@ void Transfers::add(bool is_send, int peer, std::byte* data, std::size_t bytes) 
 
 void Transfers::start() {
   if (added_.empty()) return;
-  const std::vector<Wire::Handle> handles = group_.start(call_, added_);
+  const std::vector<Wire::Handle> handles = group_.start(added_);
   under_way_.insert(under_way_.end(), handles.begin(), handles.end());
   added_.clear();
 }
@@ -105,7 +105,7 @@ void HostGroup::refuse(const Call& call, const std::string& text) {
   }
 }
 
-void HostGroup::rethrow(const Call& call, const Trouble& trouble) {
+void HostGroup::rethrow(const Trouble& trouble) {
   if (trouble.is_fatal) {
     give_up(trouble);
     throw trouble;
@@ -123,7 +123,6 @@ void HostGroup::rethrow(const Call& call, const Trouble& trouble) {
     } catch (const WireError&) {
     }
   }
-  (void)call;
   throw trouble;
 }
 
@@ -223,7 +222,7 @@ void HostGroup::send_cards(const Call& call, const std::function<Payload(int hos
     if (behind.bytes != 0) std::memcpy(buffer + sizeof own_card_, behind.data, behind.bytes);
     messages.push_back({true, map_.leader_of(host), kCardTag, buffer, sizeof own_card_ + behind.bytes});
   }
-  const std::vector<Wire::Handle> handles = start(call, messages);
+  const std::vector<Wire::Handle> handles = start(messages);
   std::size_t i = 0;
   for (const int host : map_.other_hosts()) {
     Mail& mail = mail_[std::size_t(host)];
@@ -264,7 +263,7 @@ Card HostGroup::next_card(const Call& call, int host) {
   for (;;) {
     if (mail.standing == 0) {
       const WireMessage receive = standing_receive(host);
-      mail.standing = start(call, {&receive, 1}).front();
+      mail.standing = start({&receive, 1}).front();
     }
     std::vector<Wire::Handle> handles{mail.standing};
     if (const Wire::Handle sent = std::exchange(mail.sent[mail.sending], 0); sent != 0) handles.push_back(sent);
@@ -329,7 +328,7 @@ std::byte* HostGroup::room(std::size_t number, std::size_t bytes) {
 
 // -- the wire
 
-std::vector<Wire::Handle> HostGroup::start(const Call&, std::span<const WireMessage> messages) {
+std::vector<Wire::Handle> HostGroup::start(std::span<const WireMessage> messages) {
   try {
     return wire_.start(messages);
   } catch (const WireError& error) {

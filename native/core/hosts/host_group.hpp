@@ -83,14 +83,13 @@ class HostGroup {
       body();
       outer_->end();
     } catch (const Trouble& trouble) {
-      rethrow(call, trouble);
+      rethrow(trouble);
     }
   }
   // Tell all ranks in the same operation that this rank's arguments were refused. Does not wait for other hosts.
   void refuse(const Call& call, const std::string& text);
 
   // -- cards: leaders only
-  using Payload = phalanx::Payload;
   // `payload(host)` is what goes to each other host behind the card, at most `capacity()` bytes.
   void send_cards(const Call& call, const std::function<Payload(int host)>& payload = [](int) { return Payload{}; });
   // Throws Trouble if a host has made another call. `bytes(host)` is how much must have come behind its card.
@@ -109,7 +108,7 @@ class HostGroup {
   std::byte* room(std::size_t number, std::size_t bytes);
 
   // -- the wire
-  std::vector<Wire::Handle> start(const Call& call, std::span<const WireMessage> messages);
+  std::vector<Wire::Handle> start(std::span<const WireMessage> messages);
   void wait(const Call& call, std::span<const Wire::Handle> handles, int peer);
   // For threads that wait for messages of this group's wire outside a collective.
   void watch_wait(bool begins) { begins ? watcher_.begin() : watcher_.end(); }
@@ -130,7 +129,7 @@ class HostGroup {
     int sending = 0;
   };
 
-  [[noreturn]] void rethrow(const Call& call, const Trouble& trouble);
+  [[noreturn]] void rethrow(const Trouble& trouble);
   [[noreturn]] void fail_elsewhere(FaultKind kind, const std::string& text) { outer_->fail(kind, kElsewhere, {text}); }
   [[noreturn]] void lost(const WireError& error, int peer);
   void look() noexcept;

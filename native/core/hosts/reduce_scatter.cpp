@@ -47,7 +47,7 @@ void reduce_scatter_bundled(HostGroup& self, const Call& call, const std::byte* 
   const Row own = rows[std::size_t(map.host())];
   std::byte* row = sums + own.at;
   if (self.is_leader()) {
-    self.send_cards(call, [&](int host) { return HostGroup::Payload{sums + rows[std::size_t(host)].at, rows[std::size_t(host)].bytes}; });
+    self.send_cards(call, [&](int host) { return Payload{sums + rows[std::size_t(host)].at, rows[std::size_t(host)].bytes}; });
     self.await_cards(call, [&](int) { return own.bytes; });
     std::vector<const std::byte*> sources(std::size_t(map.num_hosts()), row);
     for (const int host : map.other_hosts()) sources[std::size_t(host)] = self.payload_of(host);

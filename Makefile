@@ -6,7 +6,7 @@ NATIVE := $(shell find native -name '*.cpp' -o -name '*.hpp') CMakeLists.txt pyp
 DEVICES := $(shell find src/phalanx/virtual_gpus/native src/phalanx/virtual_gpus/building -type f -name '*.[ch]pp' -o -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench gpu sanitize model fuzz stress flaky faults upstream frameworks clean
+.PHONY: demo test check bench gpu sanitize model fuzz stress flaky faults hosts upstream frameworks clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.devices
@@ -59,6 +59,10 @@ flaky: $(if $(OTHER_PYTHON),,$(VENV)/.devices)
 # Every operation with every fault on four ranks: does each survivor name the culprit?
 faults: $(VENV)/.built
 	@./dev faults
+
+# Several hosts on one machine, as network namespaces (root): all tests over them. `./dev hosts` makes such hosts to try out.
+hosts: $(VENV)/.built
+	@$(BIN)/python -m pytest -q tests/hosts --over-hosts all
 
 # torch's own tests against phalanx. MODE=plain|gloo|nccl|vgloo|mpi with WORLD=2|3|4|8; MODE=all (virtual GPUs, ends with
 # the union over all modes); MODE=multigpu or dist2 with PYTORCH_TESTS=folder of PyTorch's sources.

@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     options = parser.getgroup("battery", "the tests of tests/contract")
     options.addoption("--battery-device", choices=battery.DEVICES, default="cpu", help="where their tensors are")
     options.addoption("--failing-calls", choices=("some", "all"), default="some", help="of tests/system_calls")
+    options.addoption("--over-hosts", choices=("some", "all"), default="some", help="of the tests over several hosts")
     options.addoption("--battery-ranks", default="2,4,8", metavar="N,N", help="numbers of ranks on a device")
     stress = parser.getgroup("stress", "the tests of tests/stress")
     stress.addoption("--whole-stress", action="store_true", help="run them at full size: minutes instead of seconds")

@@ -78,20 +78,39 @@ def _values_on_host(dtype: torch.dtype, shape: Sequence[int] | int, *seed: int) 
     return torch.from_numpy(random.standard_normal(count)).to(dtype).view(shape)
 
 
+# The ranks of each host, if the group that is tested is on several: docs/numerics.md says what that means for sums.
+HOSTS: list[Sequence[int]] = []
+
+
 def reduced(tensors: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:
     """Reduce in rank order, in host memory: the order is fixed, so the bits are."""
-    dtype, shape = tensors[0].dtype, tensors[0].shape
+    dtype, shape, num_ranks = tensors[0].dtype, tensors[0].shape, len(tensors)
     flat = [tensor.cpu().contiguous().reshape(-1) for tensor in tensors]
-    if dtype in (*HALVES, *FLOAT8S):
-        return _fold([tensor.float() for tensor in flat], op).to(dtype).view(shape)
-    return _fold(flat, op).view(shape)
+    if len(HOSTS) < 2 or sum(map(len, HOSTS)) != num_ranks:
+        return _combine(flat, op, num_ranks).to(dtype).view(shape)
+    parts = [[flat[rank] for rank in ranks] for ranks in HOSTS]
+    if op is ReduceOp.AVG and dtype in (torch.float16, *FLOAT8S):  # sums of few ranks may overflow
+        averages = [_combine(part, op, len(part)).to(dtype).float() * (len(part) / num_ranks) for part in parts]
+        return _fold(averages, ReduceOp.SUM).to(dtype).view(shape)
+    inside = ReduceOp.SUM if op is ReduceOp.AVG else op
+    sums = [_combine(part, inside, num_ranks).to(dtype) for part in parts]
+    return _combine(sums, op, num_ranks).to(dtype).view(shape)
+
+
+def _combine(tensors: Sequence[torch.Tensor], op: ReduceOp, num_ranks: int) -> torch.Tensor:
+    """Reduce, and divide an average; halves and smaller types as float32."""
+    is_small = tensors[0].dtype in (*HALVES, *FLOAT8S)
+    total = _fold([tensor.float() for tensor in tensors] if is_small else tensors, op)
+    if op is not ReduceOp.AVG:
+        return total
+    parts = (torch.view_as_real(total) if total.is_complex() else total).numpy()
+    with numpy.errstate(all="ignore"):
+        average = torch.from_numpy(parts / parts.dtype.type(num_ranks))
+    return torch.view_as_complex(average) if total.is_complex() else average
 
 
 def _fold(tensors: Sequence[torch.Tensor], op: ReduceOp) -> torch.Tensor:
     ufunc = (_BOOL_UFUNCS if tensors[0].dtype is torch.bool else _UFUNCS)[op]
     with numpy.errstate(all="ignore"):
         total: Any = reduce(ufunc, [tensor.numpy() for tensor in tensors])
-        if op is ReduceOp.AVG:
-            parts = total.view(total.real.dtype)
-            total = (parts / parts.dtype.type(len(tensors))).view(total.dtype)
     return torch.from_numpy(numpy.ascontiguousarray(total).copy())

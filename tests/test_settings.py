@@ -97,6 +97,15 @@ def test_mpich_places_by_the_parent_process() -> None:
     assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == AssignedRank(4, 5, "pmi:99:5")
 
 
+def test_placement_from_srun_needs_a_step_with_several_tasks() -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
+    assert read_placement(batch) is None
+    step = {**batch, "SLURM_PROCID": "3", "SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+    assert read_placement(step) == AssignedRank(3, 4, "slurm:7.1:4")
+    assert read_placement({**step, "PMIX_RANK": "3"}) == AssignedRank(3, 4, "slurm:7.1:4")
+    assert read_placement({**step, "SLURM_STEP_NUM_TASKS": "1"}) is None
+
+
 @pytest.mark.parametrize(
     "environment",
     [

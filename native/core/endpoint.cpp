@@ -433,17 +433,23 @@ void Endpoint::look_in_vain() noexcept {
 }
 
 void Endpoint::throw_if_ancestor_failed() {
-  for (const Endpoint* ancestor = ancestor_.get(); ancestor != nullptr; ancestor = ancestor->ancestor_.get()) {
+  for (const Endpoint* ancestor = judge().ancestor_.get(); ancestor != nullptr; ancestor = ancestor->ancestor_.get()) {
     const Fault& fault = ancestor->layout_.header().fault;
     if (fault.state.load(std::memory_order_acquire) == 2 && fault.reporter == kLauncher)
       throw Trouble(fault.kind, -1, kLauncher, 0, {fault.text}, true);
   }
 }
 
+void Endpoint::throw_if_broken() {
+  throw_if_faulty();
+  throw_if_ancestor_failed();
+  if (const int dead = judge().peers_.find_dead(); dead >= 0) fail(FaultKind::kPeerDied, dead);
+}
+
 void Endpoint::check_trouble(const Deadline& deadline, int first, int last, const std::function<bool(int)>& ready) {
   throw_if_faulty();
   throw_if_ancestor_failed();
-  int dead = peers_.find_dead();
+  int dead = judge().peers_.find_dead();
   int left = -1;
   int missing = -1;
   int num_missing = 0;
@@ -452,13 +458,13 @@ void Endpoint::check_trouble(const Deadline& deadline, int first, int last, cons
     if (missing < 0) missing = peer;
     ++num_missing;
     // A peer posts everything before it leaves, so look once more after seeing that it left.
-    if (left < 0 && layout_.member(peer).state.load() == MemberState::kLeft && !ready(peer)) left = peer;
+    if (left < 0 && judge().layout_.member(peer).state.load() == MemberState::kLeft && !ready(peer)) left = peer;
   }
   if (num_missing == 0) return;
   if (left >= 0) {
     // Perhaps it left because of a death or a fault, which is then the better reason to report.
     throw_if_faulty();
-    dead = peers_.find_dead();
+    dead = judge().peers_.find_dead();
   }
   if (dead >= 0) fail(FaultKind::kPeerDied, dead);
   if (left >= 0) fail(FaultKind::kPeerLeft, left);
@@ -467,6 +473,7 @@ void Endpoint::check_trouble(const Deadline& deadline, int first, int last, cons
 }
 
 void Endpoint::fail(FaultKind kind, int culprit, const FaultDetail& detail) {
+  if (outer_ != nullptr) outer_->fail(kind, culprit, detail);
   if (!set_fault(layout_, kind, culprit, rank_, seq(), detail)) {
     // Another process is writing the first fault. Report that one, unless the process died while it wrote.
     for (int i = 0; i < 100; ++i) {

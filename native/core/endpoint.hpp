@@ -151,12 +151,17 @@ class Endpoint {
   void await_departure(const Call& call, Seq u);
 
   // -- trouble
-  void throw_if_faulty() const { phalanx::throw_if_faulty(layout_); }
+  void throw_if_faulty() const { phalanx::throw_if_faulty(judge().layout_); }
   // Sets the fault of the group, if it has none yet, and throws the one it has.
   [[noreturn]] void fail(FaultKind kind, int culprit, const FaultDetail& detail = {});
   // A fault that the launcher sets in `ancestor` is a fault here too.
   void watch(std::shared_ptr<Endpoint> ancestor) { ancestor_ = std::move(ancestor); }
   void throw_if_ancestor_failed();
+  // This endpoint carries phases of operations of `outer`, which has the same ranks and lives longer: faults and deaths there end
+  // waits here, and trouble here becomes a fault there.
+  void serve(Endpoint& outer) noexcept { outer_ = &outer; }
+  // For a wait outside the segment: throws if the group or an ancestor has a fault, or if a rank has died.
+  void throw_if_broken();
   void leave() noexcept;
   // Meanwhile, the deadlines of all ranks of this group are paused.
   void set_debugged(bool is_debugged) noexcept { layout_.member(rank_).is_debugged.store(is_debugged); }
@@ -206,6 +211,8 @@ class Endpoint {
   void check_trouble(const Deadline& deadline, int first, int last, const std::function<bool(int)>& ready);
   void wake_sleepers() noexcept;
   void look_in_vain() noexcept;
+  const Endpoint& judge() const noexcept { return outer_ != nullptr ? *outer_ : *this; }
+  Endpoint& judge() noexcept { return outer_ != nullptr ? *outer_ : *this; }
 
   Segment segment_;
   Layout layout_;
@@ -233,6 +240,7 @@ class Endpoint {
   Spread spread_;
   Peers peers_;
   std::shared_ptr<Endpoint> ancestor_;
+  Endpoint* outer_ = nullptr;  // see serve()
 };
 
 }  // namespace phalanx

@@ -9,6 +9,8 @@ namespace phalanx {
 
 // The reporter of a fault that no rank has set, but the process that started the ranks.
 inline constexpr int kLauncher = -1;
+// The culprit of a fault, if it is a rank of another host. The text then says who, and what happened.
+inline constexpr int kElsewhere = -2;
 
 // Details of a fault, depending on its kind.
 struct FaultDetail {

@@ -105,7 +105,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   const Deadline deadline(deadline_ns == INT64_MAX ? INT64_MAX / 2 : deadline_ns, paused_ns_so_far());
   while (!ticket.is_done()) {
     // Running it here saves a switch of threads, but it can't be stopped half-way, so only callers without a timeout do it.
-    if (deadline_ns == INT64_MAX) {
+    if (deadline_ns == INT64_MAX && !is_apart_.load(std::memory_order_relaxed)) {
       if (std::unique_lock running(running_, std::try_to_lock); running.owns_lock()) {
         while (!ticket.is_done() && run_next()) {
         }

@@ -49,6 +49,14 @@ class Lane {
     wait_for_caller(*ticket);
     if (const auto trouble = ticket->trouble()) throw *trouble;
   }
+  // The same on the native thread, whoever else is free: for jobs with waits that a signal can't interrupt.
+  template <class Run>
+  void run_apart(const Run& job) {
+    is_apart_.store(true);
+    const auto ticket = submit(job);
+    wait_for_caller(*ticket);
+    if (const auto trouble = ticket->trouble()) throw *trouble;
+  }
   std::shared_ptr<Ticket> submit(Job job);
   // Returns false if it is not done by the deadline.
   bool wait(Ticket& ticket, std::int64_t deadline_ns);
@@ -87,6 +95,7 @@ class Lane {
   std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
   std::deque<Entry> queue_;
   std::atomic<std::size_t> num_queued_{0};  // includes the one being run from the queue
+  std::atomic<bool> is_apart_{false};  // threads that wait run nothing themselves
   bool is_closing_ = false;
   std::thread thread_;
 };

@@ -196,8 +196,8 @@ NB_MODULE(_native, m) {
              new (self) RankEndpoint(descriptor, rank, is_thread, timeout_s, each_of(library_folders, utf8_of), std::move(explain));
            },
            "descriptor"_a, "rank"_a, "is_thread"_a, "timeout_s"_a, "library_folders"_a, "explain"_a)
-      .def_prop_ro("rank", [](RankEndpoint& self) { return self.core().rank(); }, "The number of this rank, from 0.")
-      .def_prop_ro("size", [](RankEndpoint& self) { return self.core().num_ranks(); }, "The number of ranks.")
+      .def_prop_ro("rank", &RankEndpoint::rank, "The number of this rank, from 0.")
+      .def_prop_ro("size", &RankEndpoint::num_ranks, "The number of ranks.")
       .def_prop_ro("crowd", [](RankEndpoint& self) { return self.core().layout().header().crowd; },
                    "The number of ranks of the job, which share the machine's cores.")
       .def_prop_ro("is_crowded", [](RankEndpoint& self) { return self.core().layout().header().is_crowded != 0; },
@@ -216,6 +216,8 @@ NB_MODULE(_native, m) {
       .def("fail", [](RankEndpoint& self, const nb::str& text) { self.fail(utf8_of(text)); }, "text"_a,
            "Tell peers that this rank has raised an error outside the group's operations.")
       .def("_die", &RankEndpoint::die, "status"_a)
+      .def("_join_hosts", &RankEndpoint::join_hosts, "descriptor"_a, "hosts"_a, "rank"_a, "wire"_a, "helper"_a)
+      .def("_watch_wait", &RankEndpoint::watch_wait, "begins"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a, "Fail when the other group fails, from which this one was made.")
       .def("find_dead", &RankEndpoint::find_dead, "Return the ranks that are dead or have left.")
       .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); },

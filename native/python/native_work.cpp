@@ -52,7 +52,7 @@ nb::object NativeWork::result() {
 
 nb::object NativeWork::source_rank() {
   if (!transfer || !is_done() || transfer->source < 0) return nb::none();
-  return nb::int_(transfer->source);
+  return nb::int_(endpoint().rank_of_local(transfer->source));
 }
 
 }  // namespace phalanx::python

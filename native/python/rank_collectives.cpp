@@ -4,13 +4,21 @@
 #include <cstring>
 #include <limits>
 
-#include "../core/collectives/collectives.hpp"
+#include "../core/hosts/collectives.hpp"
 #include "overlap.hpp"
 #include "places.hpp"
 #include "rank_endpoint.hpp"
 
 namespace phalanx::python {
 namespace {
+
+// The collectives of a group over several hosts have the same names.
+template <class Run>
+void on_group(Endpoint& endpoint, HostGroup* hosts, const Run& run) {
+  if (hosts == nullptr) [[likely]]
+    return run(endpoint);
+  run(*hosts);
+}
 
 std::string count_text(const Tensor& tensor) { return std::to_string(tensor.view.count); }
 
@@ -123,11 +131,11 @@ nb::object RankEndpoint::all_reduce(const Arguments& args) {
     set_reduction(call, how);
     check_reducible(call);
     auto device = on_device(call, object, {{&tensor, 1}, true, true});
-    return [call, place = Place(tensor), symmetric = symmetric_.find(tensor.view.data, tensor.view.bytes()),
+    return [call, hosts = hosts_.get(), place = Place(tensor), symmetric = symmetric_.find(tensor.view.data, tensor.view.bytes()),
             device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       place.load();
-      phalanx::all_reduce(e, call, place.data, place.piece ? SymmetricPlace{} : symmetric);
+      on_group(e, hosts, [&](auto& group) { phalanx::all_reduce(group, call, place.data, place.piece ? SymmetricPlace{} : symmetric); });
       place.store();
     };
   });
@@ -153,8 +161,8 @@ nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
     call.size_bytes = all_bytes;
     auto batches = device_batches(objects, tensors, calls);
     call.is_on_device = !batches.empty();
-    const Apart apart = find_shared_blocks({}, {tensors}, endpoint_->rank());  // of several types
-    return [calls = std::move(calls), places = Places(tensors, apart.outputs), batches = std::move(batches)](Endpoint& e) {
+    const Apart apart = find_shared_blocks({}, {tensors}, rank());  // of several types
+    return [hosts = hosts_.get(), calls = std::move(calls), places = Places(tensors, apart.outputs), batches = std::move(batches)](Endpoint& e) {
       for (const DeviceBatch& batch : batches) batch.operation->run(e, batch.call);
       if (!batches.empty()) return;
       constexpr std::size_t kBatchBytes = 256 * 1024;  // small neighbours of one type travel together
@@ -167,12 +175,12 @@ nb::object RankEndpoint::all_reduce_coalesced(const Arguments& args) {
           batch.count += calls[last].count;
         }
         if (last == first + 1) {
-          phalanx::all_reduce(e, batch, places.data[first], {});
+          on_group(e, hosts, [&](auto& group) { phalanx::all_reduce(group, batch, places.data[first], {}); });
         } else {
           std::vector<std::byte> flat(bytes);
           std::byte* at = flat.data();
           for (std::size_t i = first; i < last; at += places.bytes[i++]) std::memcpy(at, places.data[i], places.bytes[i]);
-          phalanx::all_reduce(e, batch, flat.data(), {});
+          on_group(e, hosts, [&](auto& group) { phalanx::all_reduce(group, batch, flat.data(), {}); });
           at = flat.data();
           for (std::size_t i = first; i < last; at += places.bytes[i++]) std::memcpy(places.data[i], at, places.bytes[i]);
         }
@@ -190,18 +198,18 @@ nb::object RankEndpoint::reduce(const Arguments& args) {
   const double timeout = args.seconds(3);
   const bool is_async = args.flag(4);
   return collective(Operation::kReduce, object, nb::handle(), timeout, is_async, [&](Call& call) {
-    const Tensor tensor = view_tensor(object, "tensor", root == endpoint_->rank() ? Use::kWrite : Use::kRead);
+    const Tensor tensor = view_tensor(object, "tensor", root == rank() ? Use::kWrite : Use::kRead);
     describe(tensor, call);
     set_reduction(call, how);
     check_root(root);
     check_reducible(call);
     call.root = root;
-    auto device = on_device(call, object, {{&tensor, 1}, true, root == endpoint_->rank()});
-    return [call, place = Place(tensor), device = std::move(device)](Endpoint& e) {
+    auto device = on_device(call, object, {{&tensor, 1}, true, root == rank()});
+    return [call, hosts = hosts_.get(), is_root = root == rank(), place = Place(tensor), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       place.load();
-      reduce_to_root(e, call, place.data);
-      if (e.rank() == call.root) place.store();
+      on_group(e, hosts, [&](auto& group) { reduce_to_root(group, call, place.data); });
+      if (is_root) place.store();
     };
   });
 }
@@ -212,16 +220,16 @@ nb::object RankEndpoint::broadcast(const Arguments& args) {
   const double timeout = args.seconds(2);
   const bool is_async = args.flag(3);
   return collective(Operation::kBroadcast, object, nb::handle(), timeout, is_async, [&](Call& call) {
-    const Tensor tensor = view_tensor(object, "tensor", root == endpoint_->rank() ? Use::kRead : Use::kWrite);
+    const Tensor tensor = view_tensor(object, "tensor", root == rank() ? Use::kRead : Use::kWrite);
     describe(tensor, call);
     check_root(root);
     call.root = root;
-    auto device = on_device(call, object, {{&tensor, 1}, root == endpoint_->rank(), root != endpoint_->rank()});
-    return [call, place = Place(tensor), device = std::move(device)](Endpoint& e) {
+    auto device = on_device(call, object, {{&tensor, 1}, root == rank(), root != rank()});
+    return [call, hosts = hosts_.get(), is_root = root == rank(), place = Place(tensor), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
-      if (e.rank() == call.root) place.load();
-      phalanx::broadcast(e, call, place.data, place.bytes);
-      if (e.rank() != call.root) place.store();
+      if (is_root) place.load();
+      on_group(e, hosts, [&](auto& group) { phalanx::broadcast(group, call, place.data, place.bytes); });
+      if (!is_root) place.store();
     };
   });
 }
@@ -235,19 +243,19 @@ nb::object RankEndpoint::all_gather(const Arguments& args) {
     const std::vector<Tensor> outputs = view_tensors(objects, "outputs", Use::kWrite);
     describe(input, call);
     call.is_uneven = true;
-    check_list_length(outputs, endpoint_->num_ranks(), "outputs");
+    check_list_length(outputs, num_ranks(), "outputs");
     check_list_dtypes(outputs, input, "outputs and input");
-    const Tensor& own = outputs[std::size_t(endpoint_->rank())];
+    const Tensor& own = outputs[std::size_t(rank())];
     if (own.view.count != input.view.count)
-      throw UsageProblem("outputs[" + std::to_string(endpoint_->rank()) + "] has " + count_text(own) +
+      throw UsageProblem("outputs[" + std::to_string(rank()) + "] has " + count_text(own) +
                          " elements, but this rank's input has " + count_text(input));
     describe_sizes(outputs, call);
     auto device = on_device(call, object, {{&input, 1}, true, false}, {outputs, false, true});
-    const Apart apart = find_shared({{&input, 1}}, {outputs}, endpoint_->rank());
-    return [call, in = Place(input, apart.inputs), out = Places(outputs, apart.outputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}}, {outputs}, rank());
+    return [call, hosts = hosts_.get(), in = Place(input, apart.inputs), out = Places(outputs, apart.outputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
+      on_group(e, hosts, [&](auto& group) { phalanx::all_gather(group, call, in.data, out.data.data(), out.bytes.data()); });
       out.store();
     };
   });
@@ -260,18 +268,18 @@ nb::object RankEndpoint::all_gather_single(const Arguments& args) {
   return collective(Operation::kAllGather, output_object, object, timeout, is_async, [&](Call& call) {
     const Tensor input = view_tensor(object, "input", Use::kRead);
     const Tensor output = view_tensor(output_object, "output", Use::kWrite);
-    const int n = endpoint_->num_ranks();
+    const int n = num_ranks();
     describe(input, call);
     check_same_dtype(output, input, "output and input");
     if (output.view.count != input.view.count * std::uint64_t(n))
       throw UsageProblem("output has " + count_text(output) + " elements; " + std::to_string(n) +
                          " ranks give " + std::to_string(input.view.count * std::uint64_t(n)));
     auto device = on_device(call, object, {{&input, 1}, true, false}, {{&output, 1}, false, true}, cuda::Form::kSingle);
-    const Apart apart = find_shared({{&input, 1}}, {{&output, 1}, nullptr, input.view.bytes()}, endpoint_->rank());
-    return [call, in = Place(input, apart.inputs), out = Places(output, equal_blocks(input.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}}, {{&output, 1}, nullptr, input.view.bytes()}, rank());
+    return [call, hosts = hosts_.get(), in = Place(input, apart.inputs), out = Places(output, equal_blocks(input.view.bytes(), n)), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::all_gather(e, call, in.data, out.data.data(), out.bytes.data());
+      on_group(e, hosts, [&](auto& group) { phalanx::all_gather(group, call, in.data, out.data.data(), out.bytes.data()); });
       out.store();
     };
   });
@@ -288,11 +296,11 @@ nb::object RankEndpoint::gather(const Arguments& args) {
     check_root(root);
     call.root = root;
     std::vector<Tensor> outputs;
-    if (endpoint_->rank() == root) {
+    if (rank() == root) {
       if (objects.is_none() || nb::len(objects) == 0)
         throw UsageProblem("outputs must be specified on the destination rank");
       outputs = view_tensors(objects, "outputs", Use::kWrite);
-      check_list_length(outputs, endpoint_->num_ranks(), "outputs");
+      check_list_length(outputs, num_ranks(), "outputs");
       check_list_dtypes(outputs, input, "outputs and input");
       for (const Tensor& output : outputs) {
         if (output.view.count != input.view.count)
@@ -303,11 +311,11 @@ nb::object RankEndpoint::gather(const Arguments& args) {
       throw UsageProblem("outputs must NOT be specified on non-destination ranks");
     }
     auto device = on_device(call, object, {{&input, 1}, true, false}, {outputs, false, true});
-    const Apart apart = find_shared({{&input, 1}}, {outputs}, endpoint_->rank());
-    return [call, in = Place(input, apart.inputs), out = Places(outputs, apart.outputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}}, {outputs}, rank());
+    return [call, hosts = hosts_.get(), in = Place(input, apart.inputs), out = Places(outputs, apart.outputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::gather(e, call, in.data, out.data.data(), in.bytes);
+      on_group(e, hosts, [&](auto& group) { phalanx::gather(group, call, in.data, out.data.data(), in.bytes); });
       out.store();
     };
   });
@@ -324,11 +332,11 @@ nb::object RankEndpoint::scatter(const Arguments& args) {
     check_root(root);
     call.root = root;
     std::vector<Tensor> inputs;
-    if (endpoint_->rank() == root) {
+    if (rank() == root) {
       if (objects.is_none() || nb::len(objects) == 0)
         throw UsageProblem("inputs must be specified on the source rank");
       inputs = view_tensors(objects, "inputs", Use::kRead);
-      check_list_length(inputs, endpoint_->num_ranks(), "inputs");
+      check_list_length(inputs, num_ranks(), "inputs");
       check_list_dtypes(inputs, output, "inputs and output");
       for (const Tensor& input : inputs) {
         if (input.view.count != output.view.count)
@@ -339,11 +347,11 @@ nb::object RankEndpoint::scatter(const Arguments& args) {
       throw UsageProblem("inputs must NOT be specified on non-source ranks");
     }
     auto device = on_device(call, object, {{&output, 1}, false, true}, {inputs, true, false});
-    const Apart apart = find_shared({inputs}, {{&output, 1}}, endpoint_->rank());
-    return [call, out = Place(output), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({inputs}, {{&output, 1}}, rank());
+    return [call, hosts = hosts_.get(), out = Place(output), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::scatter(e, call, in.data.data(), out.data, out.bytes);
+      on_group(e, hosts, [&](auto& group) { phalanx::scatter(group, call, in.data.data(), out.data, out.bytes); });
       out.store();
     };
   });
@@ -360,20 +368,20 @@ nb::object RankEndpoint::reduce_scatter(const Arguments& args) {
     describe(output, call);
     call.is_uneven = true;
     set_reduction(call, how);
-    check_list_length(inputs, endpoint_->num_ranks(), "inputs");
+    check_list_length(inputs, num_ranks(), "inputs");
     check_list_dtypes(inputs, output, "inputs and output");
     check_reducible(call);
-    const Tensor& own = inputs[std::size_t(endpoint_->rank())];
+    const Tensor& own = inputs[std::size_t(rank())];
     if (own.view.count != output.view.count)
-      throw UsageProblem("inputs[" + std::to_string(endpoint_->rank()) + "] has " + count_text(own) +
+      throw UsageProblem("inputs[" + std::to_string(rank()) + "] has " + count_text(own) +
                          " elements, but this rank's output has " + count_text(output));
     describe_sizes(inputs, call);
     auto device = on_device(call, object, {{&output, 1}, false, true}, {inputs, true, false});
-    const Apart apart = find_shared({inputs}, {{&output, 1}}, endpoint_->rank());
-    return [call, out = Place(output), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({inputs}, {{&output, 1}}, rank());
+    return [call, hosts = hosts_.get(), out = Place(output), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
+      on_group(e, hosts, [&](auto& group) { phalanx::reduce_scatter(group, call, in.data.data(), out.data, in.bytes.data()); });
       out.store();
     };
   });
@@ -387,7 +395,7 @@ nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
   return collective(Operation::kReduceScatter, object, input_object, timeout, is_async, [&](Call& call) {
     const Tensor output = view_tensor(object, "output", Use::kWrite);
     const Tensor input = view_tensor(input_object, "input", Use::kRead);
-    const int n = endpoint_->num_ranks();
+    const int n = num_ranks();
     describe(output, call);
     set_reduction(call, how);
     check_same_dtype(output, input, "output and input");
@@ -396,11 +404,11 @@ nb::object RankEndpoint::reduce_scatter_single(const Arguments& args) {
       throw UsageProblem("input has " + count_text(input) + " elements; " + std::to_string(n) +
                          " ranks need " + std::to_string(output.view.count * std::uint64_t(n)));
     auto device = on_device(call, object, {{&output, 1}, false, true}, {{&input, 1}, true, false}, cuda::Form::kSingle);
-    const Apart apart = find_shared({{&input, 1}, nullptr, output.view.bytes()}, {{&output, 1}}, endpoint_->rank());
-    return [call, out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n), apart.inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}, nullptr, output.view.bytes()}, {{&output, 1}}, rank());
+    return [call, hosts = hosts_.get(), out = Place(output), in = Places(input, equal_blocks(output.view.bytes(), n), apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::reduce_scatter(e, call, in.data.data(), out.data, in.bytes.data());
+      on_group(e, hosts, [&](auto& group) { phalanx::reduce_scatter(group, call, in.data.data(), out.data, in.bytes.data()); });
       out.store();
     };
   });
@@ -413,8 +421,8 @@ nb::object RankEndpoint::all_to_all(const Arguments& args) {
   return collective(Operation::kAllToAll, output_list, input_list, timeout, is_async, [&](Call& call) {
     const std::vector<Tensor> outputs = view_tensors(output_list, "outputs", Use::kWrite);
     const std::vector<Tensor> inputs = view_tensors(input_list, "inputs", Use::kRead);
-    check_list_length(outputs, endpoint_->num_ranks(), "outputs");
-    check_list_length(inputs, endpoint_->num_ranks(), "inputs");
+    check_list_length(outputs, num_ranks(), "outputs");
+    check_list_length(inputs, num_ranks(), "inputs");
     describe(inputs.front(), call);
     call.is_uneven = true;
     call.count = 0;  // sizes may differ between ranks; receivers check them
@@ -423,11 +431,11 @@ nb::object RankEndpoint::all_to_all(const Arguments& args) {
     check_list_dtypes(outputs, inputs.front(), "outputs and inputs");
     check_list_dtypes(inputs, inputs.front(), "inputs");
     auto device = on_device(call, input_list[0], {outputs, false, true}, {inputs, true, false});
-    const Apart apart = find_shared({inputs}, {outputs}, endpoint_->rank());
-    return [call, out = Places(outputs, apart.outputs), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({inputs}, {outputs}, rank());
+    return [call, hosts = hosts_.get(), out = Places(outputs, apart.outputs), in = Places(inputs, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
+      on_group(e, hosts, [&](auto& group) { phalanx::all_to_all(group, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data()); });
       out.store();
     };
   });
@@ -441,7 +449,7 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
   return collective(Operation::kAllToAll, output_object, input_object, timeout, is_async, [&](Call& call) {
     const Tensor output = view_tensor(output_object, "output", Use::kWrite);
     const Tensor input = view_tensor(input_object, "input", Use::kRead);
-    const int n = endpoint_->num_ranks();
+    const int n = num_ranks();
     describe(input, call);
     call.is_uneven = output.view.bytes() > input.view.bytes();
     call.count = 0;
@@ -453,11 +461,11 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
     auto device = on_device(call, input_object, {{&output, 1}, false, true, is_even ? nullptr : &output_bytes},
                             {{&input, 1}, true, false, is_even ? nullptr : &input_bytes},
                             is_even ? cuda::Form::kSingle : cuda::Form::kList);
-    const Apart apart = find_shared({{&input, 1}, &input_bytes}, {{&output, 1}, &output_bytes}, endpoint_->rank());
-    return [call, out = Places(output, output_bytes), in = Places(input, input_bytes, apart.inputs), device = std::move(device)](Endpoint& e) {
+    const Apart apart = find_shared({{&input, 1}, &input_bytes}, {{&output, 1}, &output_bytes}, rank());
+    return [call, hosts = hosts_.get(), out = Places(output, output_bytes), in = Places(input, input_bytes, apart.inputs), device = std::move(device)](Endpoint& e) {
       if (device) return device->run(e, call);
       in.load();
-      phalanx::all_to_all(e, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data());
+      on_group(e, hosts, [&](auto& group) { phalanx::all_to_all(group, call, in.data.data(), in.bytes.data(), out.data.data(), out.bytes.data()); });
       out.store();
     };
   });
@@ -465,7 +473,9 @@ nb::object RankEndpoint::all_to_all_single(const Arguments& args) {
 
 nb::object RankEndpoint::barrier(const Arguments& args) {
   return collective(Operation::kBarrier, nb::none(), nb::handle(), args.seconds(0), args.flag(1),
-                    [&](Call& call) { return [call](Endpoint& e) { phalanx::barrier(e, call); }; });
+                    [&](Call& call) { return [call, hosts = hosts_.get()](Endpoint& e) {
+                        on_group(e, hosts, [&](auto& group) { phalanx::barrier(group, call); });
+                      }; });
 }
 
 }  // namespace phalanx::python

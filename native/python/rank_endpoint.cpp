@@ -82,6 +82,8 @@ RankEndpoint::~RankEndpoint() {
   if (endpoint_->is_owner()) return;
   // After fork the threads are not here, and what they held can't even be destroyed.
   (void)lane_.release();
+  (void)hosts_.release();
+  (void)wire_.release();
   (void)mailbox_.release();
   (void)device_mail_.release();
 }
@@ -98,6 +100,7 @@ void RankEndpoint::close() {
       set_fault(endpoint_->layout(), FaultKind::kPeerLeft, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(),
                 {"closed with operations under way"});
     lane_->close();
+    if (hosts_) hosts_->leave();
     mailbox_->close();
     if (device_mail_) device_mail_->close();
     endpoint_->leave();
@@ -133,7 +136,7 @@ nb::list RankEndpoint::find_dead() {
   nb::list dead;
   for (int rank = 0; rank < endpoint_->num_ranks(); ++rank) {
     const auto state = endpoint_->layout().member(rank).state.load();
-    if (state == MemberState::kDead || state == MemberState::kLeft) dead.append(rank);
+    if (state == MemberState::kDead || state == MemberState::kLeft) dead.append(rank_of_local(rank));
   }
   return dead;
 }
@@ -176,12 +179,17 @@ void RankEndpoint::intercept(const char* name, PyObject* const* values, Py_ssize
 
 void RankEndpoint::abort(const std::string& text) {
   const nb::gil_scoped_release unlocked;
-  set_fault(endpoint_->layout(), FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {text});
+  break_group({FaultKind::kAborted, endpoint_->rank(), endpoint_->rank(), endpoint_->seq(), {text}, true});
+}
+
+void RankEndpoint::break_group(const Trouble& trouble) {
+  set_fault(endpoint_->layout(), trouble.kind, trouble.culprit, trouble.reporter, trouble.seq, trouble.detail);
+  if (hosts_) hosts_->give_up(trouble);
 }
 
 void RankEndpoint::fail(const std::string& text) {
   const nb::gil_scoped_release unlocked;
-  set_fault(endpoint_->layout(), FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, {text});
+  break_group({FaultKind::kPeerFailed, endpoint_->rank(), kLauncher, 0, {text}, true});
 }
 
 constexpr double kShortTimeoutS = 60;
@@ -218,7 +226,7 @@ void RankEndpoint::require_usable(Operation operation) {
 }
 
 void RankEndpoint::check_root(int root) const {
-  const int n = endpoint_->num_ranks();
+  const int n = num_ranks();
   if (root >= 0 && root < n) [[likely]]
     return;
   throw UsageProblem("rank " + std::to_string(root) + " is outside this group of " + std::to_string(n) +
@@ -245,7 +253,7 @@ void RankEndpoint::tell_refusal(const Call& call, const std::string& text) {
   {
     const Unlocked unlocked(Unlocked::When::kAtOnce);
     try {
-      lane_->run([&](Endpoint& endpoint) { endpoint.refuse(call, text); });
+      lane_->run([&](Endpoint& endpoint) { hosts_ ? hosts_->refuse(call, text) : endpoint.refuse(call, text); });
     } catch (const Trouble&) {
       // The group is broken already: its peers need no further notice.
     }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../core/endpoint.hpp"
+#include "../core/hosts/host_group.hpp"
 #include "../core/lane.hpp"
 #include "../core/mailbox.hpp"
 #include "../core/symmetric.hpp"
@@ -22,6 +23,7 @@
 #include "call_site.hpp"
 #include "per_rank.hpp"
 #include "plain_text.hpp"
+#include "python_wire.hpp"
 #include "tensors.hpp"
 #include "unlocked.hpp"
 
@@ -73,6 +75,19 @@ class RankEndpoint {
   ~RankEndpoint();
 
   Endpoint& core() { return *endpoint_; }
+  // The group reaches over several hosts from here on. `hosts` has the ranks of each host; the endpoint is that of this host's
+  // ranks, and `descriptor` another segment of the same ones. `helper` has the methods of phalanx.groups.hybrid.Helper.
+  void join_hosts(int descriptor, std::vector<std::vector<int>> hosts, int rank, nb::object wire, nb::object helper);
+  bool is_over_hosts() const noexcept { return hosts_ != nullptr; }
+  // Numbers in the whole group; the endpoint has those of this host.
+  int rank() const noexcept { return hosts_ ? hosts_->rank() : endpoint_->rank(); }
+  int num_ranks() const noexcept { return hosts_ ? hosts_->num_ranks() : endpoint_->num_ranks(); }
+  int rank_of_local(int local) const { return hosts_ && local >= 0 ? hosts_->map().ranks_here()[std::size_t(local)] : local; }
+  // Operations of Python on the wire, which nothing but the watcher can interrupt.
+  void watch_wait(bool begins) {
+    const nb::gil_scoped_release unlocked;
+    if (hosts_) hosts_->watch_wait(begins);
+  }
   Lane& lane() { return *lane_; }
   Mailbox& mailbox() { return *mailbox_; }
   double timeout_s;
@@ -98,6 +113,8 @@ class RankEndpoint {
   void abort(const std::string& text);
   // Peers learn that this rank raised outside the group's operations.
   void fail(const std::string& text);
+  // Sets the fault of the group; other hosts are told. Without the GIL.
+  void break_group(const Trouble& trouble);
   // Peers take this rank, a thread, for a process that has ended so.
   void die(int status) { declare_dead(endpoint_->layout(), endpoint_->rank(), status); }
   // A fault that the launcher sets in the ancestor is a fault here too.
@@ -144,6 +161,7 @@ class RankEndpoint {
   template <class Prepare>
   auto prepare_or_tell(Call& call, const Prepare& prepare);
   nb::object message(Operation operation, const Arguments& args, int peer);
+  nb::object message_over_hosts(const Call& call, nb::handle object, int peer, long tag, double timeout, bool is_async);
   nb::object device_message(Call call, nb::handle object, const Tensor& tensor, double timeout);
   cuda::DeviceMail& device_mail();
   using OnDevice = std::shared_ptr<const cuda::DeviceOperation>;
@@ -153,8 +171,10 @@ class RankEndpoint {
     const auto is_on_host = [](const Tensor& tensor) { return tensor.device == kHost; };
     if (std::ranges::all_of(first.tensors, is_on_host) && std::ranges::all_of(second.tensors, is_on_host)) [[likely]]
       return nullptr;
+    if (hosts_) refuse_device();
     return make_device_operation(call, object, first, second, form);
   }
+  [[noreturn]] static void refuse_device();
   OnDevice make_device_operation(Call& call, nb::handle object, const Parts& first, const Parts& second, cuda::Form form);
   struct DeviceBatch {
     Call call;
@@ -183,6 +203,9 @@ class RankEndpoint {
   std::unique_ptr<Mailbox> mailbox_;
   std::map<int, std::unique_ptr<cuda::DeviceRank>> device_ranks_;  // by the number of the GPU
   std::unique_ptr<cuda::DeviceMail> device_mail_;  // from the first message of a GPU's tensor
+  std::unique_ptr<PythonWire> wire_;
+  std::unique_ptr<HostGroup> hosts_;  // null for a group on one host
+  nb::object helper_;
   const bool is_thread_;
   SymmetricMemory symmetric_;
   CallSites sites_;
@@ -250,8 +273,12 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
     auto job = prepare_or_tell(call, prepare);
     if (!is_async) {
       {
-        const Unlocked unlocked(when_to_unlock(call));
-        lane_->run(job);
+        const Unlocked unlocked(hosts_ ? Unlocked::When::kAtOnce : when_to_unlock(call));
+        if (hosts_) [[unlikely]] {
+          lane_->run_apart(job);
+        } else {
+          lane_->run(job);
+        }
       }
       return nb::none();
     }

@@ -25,11 +25,18 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
     call.is_on_device = tensor.device != kHost;
     if (is_send || peer != kAnySource) check_root(peer);
     if (tag < 0) throw UsageProblem("tag " + std::to_string(tag) + " is negative; give 0 or more");
-    if (!is_async && peer == endpoint_->rank())
+    if (!is_async && peer == rank())
       throw UsageProblem(std::string(is_send ? "the destination rank should not be the same as this rank in a blocking send"
                                              : "the source rank should not be the same as this rank in a blocking recv") +
                          "; use async_op=True for messages to oneself");
     prune_pending();
+    if (hosts_) [[unlikely]] {
+      if (tensor.device != kHost) refuse_device();
+      if (peer == kAnySource)
+        throw UsageProblem("a group over several hosts can't receive from any rank; give the source");
+      if (!hosts_->map().is_here(peer)) return message_over_hosts(call, object, peer, tag, timeout, is_async);
+      call.root = hosts_->map().local_of(peer);
+    }
     if (tensor.device != kHost) [[unlikely]]
       return device_message(call, object, tensor, timeout);
     const Place place(tensor);
@@ -42,7 +49,7 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
         mailbox_->wait(transfer, call.deadline_ns, true);
         if (!is_send) place.store();
       }
-      return is_send ? nb::none() : nb::object(nb::int_(transfer->source));
+      return is_send ? nb::none() : nb::object(nb::int_(rank_of_local(transfer->source)));
     }
     const nb::object memory = hold_memory(object);
     auto* work = new NativeWork(self(), nb::borrow(object), memory, call, timeout);
@@ -57,6 +64,10 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   } catch (const Trouble& trouble) {
     raise(call, timeout, trouble);
   }
+}
+
+nb::object RankEndpoint::message_over_hosts(const Call& call, nb::handle object, int peer, long tag, double timeout, bool is_async) {
+  return helper_.attr("message")(operation_name(call.operation), object, peer, tag, effective(timeout), is_async);
 }
 
 cuda::DeviceMail& RankEndpoint::device_mail() {

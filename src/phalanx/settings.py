@@ -6,6 +6,7 @@ An argument takes precedence over a variable, and a variable over the default.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ VIRTUAL_MEMORY = "PHALANX_VIRTUAL_MEMORY"
 RACES_MODE = "PHALANX_RACES"
 _STAND_IN = "PHALANX_STAND_IN"
 _LOOPBACK = "127.0.0.1"
+ON_THE_SERVER = "server"  # the name of the world in PHALANX_STORE if its store is on the rendezvous server
 
 Races = Literal["off", "warn", "raise"]
 StoodInFor = Literal["nccl", "gloo", "mpi"]
@@ -131,7 +133,7 @@ class AssignedRank:
 
 
 def read_placement(environment: Mapping[str, str] = os.environ, parent: int | None = None) -> AssignedRank | None:
-    """Read the variables that torchrun or mpiexec set for this process; return None if there are none.
+    """Read the variables that torchrun, mpiexec or srun set for this process; return None if there are none.
 
     Args:
         environment: The variables to read.
@@ -157,9 +159,63 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
         return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting, marks)
     if "PMI_RANK" in environment:
         return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
+    if int_of(environment, "SLURM_STEP_NUM_TASKS") > 1 and "SLURM_PROCID" in environment:
+        step = f"slurm:{environment.get('SLURM_JOB_ID')}.{environment.get('SLURM_STEP_ID')}"
+        return _placement(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", step)
     if "PMIX_RANK" in environment:
         raise UsageError("the launcher sets PMIX_RANK but not the number of ranks; start with mpirun or mpiexec")
     return None
+
+
+def is_on_one_host(environment: Mapping[str, str] = os.environ) -> bool | None:
+    """Tell whether a launcher says that it has started all ranks of the job on this host; None if it does not say."""
+    names = (
+        ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_SIZE", "MPI_LOCALNRANKS"),
+    )
+    for size, local_size in names:
+        if environment.get(size) and environment.get(local_size):
+            return environment[size] == environment[local_size]
+    return None
+
+
+def wire(environment: Mapping[str, str] = os.environ) -> Literal["gloo", "mpi"]:
+    """Return what moves bytes between hosts (PHALANX_WIRE).
+
+    Raises:
+        UsageError: It is something else.
+    """
+    name = environment.get("PHALANX_WIRE", "gloo")
+    if name not in ("gloo", "mpi"):
+        raise UsageError(f'PHALANX_WIRE is "{name}"; give gloo or mpi')
+    return "mpi" if name == "mpi" else "gloo"
+
+
+def master_address(environment: Mapping[str, str] = os.environ) -> str:
+    """Return where torch's store is, as MASTER_ADDR:MASTER_PORT.
+
+    Raises:
+        UsageError: The variables are not set.
+    """
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if not address or not port:
+        raise UsageError(
+            "ranks on several hosts need a place to meet\n"
+            "  do       set MASTER_ADDR and MASTER_PORT, or start the ranks with phalanx run --nnodes or torchrun"
+        )
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def has_agent_store(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether torchrun's agent serves the store at MASTER_ADDR:MASTER_PORT, so that rank 0 does not have to."""
+    return environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def int_of(environment: Mapping[str, str], name: str) -> int:
+    """Return a variable that holds a whole number; 0 if it holds none."""
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def set_placement(rank: int, size: int, port: int, store: str) -> None:
@@ -195,8 +251,10 @@ def private_store(environment: Mapping[str, str] = os.environ) -> str | None:
 
     If the program has changed MASTER_ADDR or MASTER_PORT, it uses its own store, and this returns None.
     """
-    address, _, rest = environment.get("PHALANX_STORE", "").partition(":")
-    port, _, store = rest.partition(":")
+    head, _, path = environment.get("PHALANX_STORE", "").rpartition(":")
+    before, _, world = head.rpartition(":")
+    address, _, port = before.rpartition(":")
+    store = f"{world}:{path}" if world else ""
     wanted = (environment.get("MASTER_ADDR", address), environment.get("MASTER_PORT", ""))
     return store if store and wanted == (address, port) else None
 
@@ -384,3 +442,68 @@ def cuda_driver() -> str | None:
 def nvrtc() -> str | None:
     """Return the library to use instead of torch's NVRTC (PHALANX_NVRTC), or None."""
     return os.environ.get("PHALANX_NVRTC") or None
+
+
+def job_token(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the secret that all processes of a job on several hosts share (PHALANX_JOB_TOKEN); "" if there is none."""
+    return environment.get("PHALANX_JOB_TOKEN", "").strip()
+
+
+def job_id(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the name of a job on several hosts (PHALANX_JOB_ID, or else the one that torchrun gives its ranks)."""
+    return environment.get("PHALANX_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID") or "none"
+
+
+def job_desk(environment: Mapping[str, str] = os.environ) -> str:
+    """Return where the hosts of a job meet (PHALANX_RDZV, set by `phalanx run`), as host:port; "" on one host."""
+    return environment.get("PHALANX_RDZV", "")
+
+
+def job_attempt(environment: Mapping[str, str] = os.environ) -> str:
+    """Return how often the ranks of this job were restarted (TORCHELASTIC_RESTART_COUNT), as text."""
+    return environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+@dataclass(frozen=True)
+class SlurmStep:
+    """A step of a Slurm job with one task on each node, of which this process is one.
+
+    Attributes:
+        job: The number of the job and the step.
+        num_hosts: How many nodes the step has.
+        number: The number of this node in it.
+        first_host: The name of its first node.
+        port: A port that depends on the job.
+    """
+
+    job: str
+    num_hosts: int
+    number: int
+    first_host: str
+    port: int
+
+
+def slurm_step(environment: Mapping[str, str] = os.environ) -> SlurmStep | None:
+    """Return the step of Slurm in which this launcher is the only task of its node; None if there is none.
+
+    Raises:
+        UsageError: The step has several tasks on a node, so that there would be several launchers.
+    """
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_NODES", "SLURM_NODEID", "SLURM_STEP_NODELIST")
+    job, step, nodes, number, hosts = (environment.get(name, "") for name in names)
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", nodes)
+    if not hosts or not nodes.isdecimal() or not number.isdecimal() or int(nodes) < 2:
+        return None
+    if tasks != nodes:
+        raise UsageError(
+            f"this step of Slurm has {tasks} tasks on {nodes} nodes, and phalanx run starts all ranks of a node\n"
+            "  do       give srun --ntasks-per-node=1, and phalanx run the number of ranks (-n)"
+        )
+    digits = "".join(filter(str.isdecimal, job)) or "0"
+    port = 20000 + int(digits) % 10000
+    return SlurmStep(f"{job}.{step}", int(nodes), int(number), first_slurm_host(hosts), port)
+
+
+def first_slurm_host(hosts: str) -> str:
+    """Return the first name of Slurm's short form of a list, such as "gpu[03-05,9],login" or "a1,a2"."""
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", hosts).partition(",")[0]

@@ -258,6 +258,23 @@ def test_a_failure_told_by_the_launcher_has_no_rank() -> None:
     assert -1 not in error.culprits
 
 
+def test_what_another_host_is_to_blame_for_is_told_in_its_words() -> None:
+    error = explain(
+        _facts("peer_failed", culprit=-1, reporter=-1, text="elsewhere: host 1 (node1, ranks 2-3) has been silent"),
+        _scene([_row(0)], []),
+    )
+    assert type(error) is phalanx.PeerDiedError
+    assert str(error).partition(": ")[2].startswith("host 1 (node1, ranks 2-3) has been silent\n")
+    assert error.verdict == "died"
+
+
+def test_ranks_of_a_job_are_culprits_only_in_a_group_of_all_of_them() -> None:
+    text = "elsewhere: rank 1 of 2 on host 1 (node1, pid 5) was killed by SIGKILL"
+    for rows, culprits in (([_row(0), _row(1)], (1,)), ([_row(0), _row(1), _row(2)], ())):
+        error = explain(_facts("peer_failed", culprit=-1, reporter=-1, text=text), _scene(rows, []))
+        assert (type(error), error.verdict, error.culprits) == (phalanx.PeerDiedError, "died", culprits)
+
+
 def test_abort_tells_who_and_why() -> None:
     scene = _scene([_row(0), _row(1)], [_entry(), None])
     error = explain(_facts("aborted", culprit=1, text="bad data"), scene)

@@ -78,7 +78,11 @@ def _look(wanted: str | None) -> Observation:
     if wanted is not None and Path(wanted).is_file():
         return read_record(Path(wanted))
     job = choose_job(wanted)
-    return observe(sorted(job.pids), job.record)
+    seen = observe(sorted(job.pids), job.record)
+    from phalanx.launch.job_hosts import observe_other_hosts
+
+    seen.other_hosts = observe_other_hosts(job.record.pid)
+    return seen
 
 
 def _show(seen: Observation, is_json: bool, is_short: bool) -> None:

@@ -1,4 +1,4 @@
-"""`phalanx run`: run a program on several ranks of this machine."""
+"""`phalanx run`: run a program on several ranks of this machine, or of several."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from phalanx.cli.completion import (
     complete_gpu_model,
     complete_program,
 )
+from phalanx.cli.host_options import HostOptions, host_options, plan_hosts, take_host_options
 from phalanx.cli.numbers import Seconds, WholeNumber
 from phalanx.cli.torchrun_options import refuse_torchrun_options
 
@@ -133,12 +134,13 @@ def _with_hyphens(name: str) -> str:
               help="Print every traceback of every rank, with the calls inside phalanx and torch [default: "
                    "PHALANX_FULL_TRACE].")  # fmt: skip
 @click.option("--standalone", is_flag=True, expose_value=False,
-              help="This changes nothing: phalanx run always uses only this machine.")  # fmt: skip
+              help="This changes nothing: without --nnodes, phalanx run uses only this machine.")  # fmt: skip
+@host_options
 @refuse_torchrun_options
 @click.argument("program", shell_complete=complete_program)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file)
 def run(num_ranks: int | str | None, program: str, arguments: tuple[str, ...], **options: object) -> None:
-    """Run PROGRAM with its ARGUMENTS on several ranks of this machine.
+    """Run PROGRAM with its ARGUMENTS on several ranks of this machine, or of several.
 
     PROGRAM is a script, or a folder or archive that contains __main__.py. It runs as it would under python, and finds
     the variables that torchrun sets. Options of phalanx come before PROGRAM, and options of the program come after it.
@@ -149,7 +151,8 @@ def run(num_ranks: int | str | None, program: str, arguments: tuple[str, ...], *
     from phalanx.jobs.launcher import run_job
 
     try:
-        code = run_job(_make_job(num_ranks, program, arguments, **options))  # type: ignore[arg-type]
+        hosts = take_host_options(options)
+        code = run_job(_make_job(num_ranks, program, arguments, hosts, **options))  # type: ignore[arg-type]
     except UsageError as error:
         raise click.UsageError(str(error)) from error
     sys.exit(code)
@@ -159,6 +162,7 @@ def _make_job(  # noqa: PLR0913
     asked: int | str | None,
     program: str,
     arguments: tuple[str, ...],
+    hosts: HostOptions,
     *,
     is_module: bool,
     is_executable: bool,
@@ -219,6 +223,7 @@ def _make_job(  # noqa: PLR0913
         rank_variables=plan.rank_variables,
         note="; ".join(filter(None, (reason, plan.note))),
         is_full_trace=is_full_trace or full_trace(environment),
+        hosts=plan_hosts(hosts, seen, 1 + len(arguments)),
     )
 
 

@@ -25,25 +25,12 @@ class _Refused:
     is_flag: bool = False
 
 
-_NO_OTHER_HOST = "phalanx run does not support several hosts yet; use torchrun for them"
-_NO_ADDRESS = "ranks of one machine meet without an address or a port; leave this option out"
 _LOGS = "--log-dir DIR saves the output of every rank and still prints it; leave this option out"
 _NOT_NEEDED = "phalanx run does not need it; leave this option out"
 _FILTER = "every line begins with its rank, such as [3], so filter the output with grep; leave this option out"
 _EXTENSION = "phalanx run loads no extensions of torchrun; leave this option out"
-_ADDRESSES = (
-    "--rdzv-backend",
-    "--rdzv-endpoint",
-    "--rdzv-id",
-    "--rdzv-conf",
-    "--master-addr",
-    "--master-port",
-    "--local-addr",
-)
 OF_TORCHRUN = (
-    _Refused(("--nnodes",), _NO_OTHER_HOST, ("1", "1:1")),
-    _Refused(("--node-rank",), _NO_OTHER_HOST, ("0",)),
-    *(_Refused((name,), _NO_ADDRESS) for name in _ADDRESSES),
+    _Refused(("--rdzv-conf",), "give --rdzv-timeout SECONDS, or leave this option out"),
     _Refused(("-r", "--redirects"), _LOGS),
     _Refused(("-t", "--tee"), _LOGS),
     _Refused(("--role",), "ranks of phalanx run all have the role default; leave this option out"),

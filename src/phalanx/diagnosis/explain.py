@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from phalanx.diagnosis import formatting
+from phalanx.diagnosis.blame_elsewhere import find_blame
 from phalanx.diagnosis.lateness import (
     awaited_ranks,
     broken_message,
@@ -37,6 +38,7 @@ from phalanx.errors import (
 )
 
 __all__ = ["describe_missing", "explain", "late_ranks"]
+_WORLD = "world"  # of the launchers, whose ranks have the numbers of the job
 
 
 def explain(facts: Trouble, scene: Scene) -> PhalanxError:
@@ -432,6 +434,16 @@ def _peer_left(facts: Trouble, scene: Scene) -> PhalanxError:
 
 def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
+    if facts.text.startswith(formatting.ELSEWHERE):
+        details = _details(("here", _here(facts, scene)), ("do", "look at what that host printed"))
+        why = facts.text.removeprefix(formatting.ELSEWHERE)
+        culprits, verdict = find_blame("elsewhere", why.partition("\n")[0], [])
+        # The launchers' numbers are those of the job. In a part of it, ranks have others.
+        is_of_all = f" of {scene.num_ranks} " in why or scene.group == _WORLD
+        known = [rank for rank in culprits if is_of_all and rank < scene.num_ranks]
+        # What a program does about a lost rank must not depend on who has noticed the loss.
+        kind = PeerDiedError if verdict == "died" else PeerFailedError
+        return _error(kind, why, details, facts, scene, known, verdict)
     what = facts.text.splitlines()[0] if facts.text else "an exception"
     how = "had its arguments refused" if not facts.is_fatal else "raised"
     if rank < 0:  # in a group that this one was split from, where ranks have other numbers

@@ -144,5 +144,5 @@ def places_of_children(seen: Observation, pid: int) -> dict[str, list[int]]:
 
 def find(seen: Observation) -> Findings:
     """Draw the conclusions."""
-    world = world_of(seen.groups, seen.job.pids)
+    world = world_of(seen.groups, seen.job.pids, seen.job.first_rank)
     return Findings(seen, world, *find_most_waits(seen.groups, world))

@@ -13,6 +13,8 @@ _INVISIBLE = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff]"
 )
 
+ELSEWHERE = "elsewhere: "  # before the text of a fault that another host is to blame for
+
 
 def visible(text: str) -> str:
     """Write control characters as escapes, because names that others have chosen must not control the terminal."""

@@ -46,6 +46,7 @@ class Observation:
         processes: Its processes.
         groups: Its groups, with the last operations of each rank.
         notes: What could not be seen, and why.
+        other_hosts: The other hosts of the job at the same moment, each with its name; empty if there is only one.
     """
 
     job: JobView
@@ -56,6 +57,20 @@ class Observation:
     groups: list[GroupView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reason: str = ""
+    other_hosts: list[HostObservation] = field(default_factory=list)
+
+
+@dataclass
+class HostObservation:
+    """What another host of the job says.
+
+    Attributes:
+        title: The host, for people.
+        seen: Its part of the job; None if it has not answered in time.
+    """
+
+    title: str
+    seen: Observation | None
 
 
 def observe(pids: Sequence[int], job: JobView | None = None, *, with_stacks: bool = True) -> Observation:

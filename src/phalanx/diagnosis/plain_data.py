@@ -52,15 +52,19 @@ def _reader_of(form: Any) -> _Reader:
         return functools.partial(_read_choice, arguments)
     if form in (bool, int, float, str):
         return functools.partial(_read_word, (int, float) if form is float else form)
-    return functools.partial(
-        _read_fields, form, {name: _reader_of(each) for name, each in get_type_hints(form).items()}
-    )
+    return functools.partial(_read_fields, form)
 
 
-def _read_fields(form: Callable[..., Any], readers: dict[str, _Reader], data: Any) -> Any:
+def _read_fields(form: Callable[..., Any], data: Any) -> Any:
     if not isinstance(data, dict):
         raise ValueError("not a dictionary")
-    return form(**{name: read(data[name]) for name, read in readers.items() if name in data})
+    return form(**{name: read(data[name]) for name, read in _readers_of_fields(form).items() if name in data})
+
+
+@functools.cache
+def _readers_of_fields(form: Any) -> dict[str, _Reader]:
+    """Return the reader of each field. They are made when they are first needed: a class may contain itself."""
+    return {name: _reader_of(each) for name, each in get_type_hints(form).items()}
 
 
 def _read_list(kind: Callable[..., Any], read: _Reader, data: Any) -> Any:

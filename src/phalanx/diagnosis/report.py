@@ -11,6 +11,7 @@ from typing import Any
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings, find
 from phalanx.diagnosis.observation import Observation
+from phalanx.diagnosis.over_hosts import summarize_hosts
 from phalanx.diagnosis.plain_data import fields_of
 from phalanx.diagnosis.processes import describe_state
 from phalanx.diagnosis.stacks import Frame, ThreadStack, is_launchers, is_users, parse_stacks
@@ -31,7 +32,9 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     """
     seen = _visible(seen)
     found = find(seen)
-    lines = [_headline(found), *(f"  {line}" for line in summarize(found))]
+    others = [host.seen for host in seen.other_hosts if host.seen is not None]
+    between = summarize_hosts([seen, *others]) if others else []
+    lines = [_headline(found), *(f"  {line}" for line in between or summarize(found))]
     for group in seen.groups:
         if group.is_empty:  # the launcher has made it, and no rank uses it
             continue
@@ -44,6 +47,9 @@ def render(seen: Observation, *, is_full: bool = True) -> str:
     if is_full:
         lines += _render_past(found)
     lines += [f"note: {note}" for note in (*seen.notes, *_left_out(found))]
+    for host in seen.other_hosts:
+        lines += ["", f"on {host.title}:"]
+        lines += ["  it has not answered"] if host.seen is None else render(host.seen, is_full=is_full).splitlines()
     return "\n".join(lines)
 
 
@@ -77,7 +83,8 @@ def _headline(found: Findings) -> str:
     why = f": {seen.reason}" if seen.reason else ""
     num_ranks = job.num_ranks or len(found.world) or len(seen.processes)
     ranks = f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
-    return f"{name} (pid {pid}) on {seen.host}, {ranks}{since}{why}"
+    where = f"{seen.host} ({job.host})" if job.host else seen.host
+    return f"{name} (pid {pid}) on {where}, {ranks}{since}{why}"
 
 
 def _render_rows(found: Findings, group: GroupView) -> list[str]:

@@ -50,7 +50,7 @@ def find_parts(seen: Observation, members: Sequence[Sequence[int]]) -> Iterator[
 
 def number_members(seen: Observation) -> list[tuple[int, ...]]:
     """Return the members of each group as ranks of the world; ranks that have not joined get the numbers left over."""
-    world = world_of(seen.groups, seen.job.pids)
+    world = world_of(seen.groups, seen.job.pids, seen.job.first_rank)
     numbers = set(world.values())
     beyond = max(numbers, default=-1) + 1
     numbered = []

@@ -66,6 +66,8 @@ class JobView:
         started_unix: When it began.
         pids: The processes of its ranks, in order.
         command: What they run.
+        first_rank: The number of the first of its ranks, if ranks of lower numbers run on other hosts.
+        host: Which host of the job this is, such as "host 1 of 2"; empty if there is only one.
     """
 
     name: str = ""
@@ -74,6 +76,8 @@ class JobView:
     started_unix: float = 0.0
     pids: list[int] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
+    first_rank: int = 0
+    host: str = ""
 
 
 def view_of(group: GroupSegment, records: list[RankRecords] | None = None) -> GroupView:

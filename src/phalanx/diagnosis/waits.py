@@ -67,11 +67,17 @@ def key_of(row: RankFacts) -> Key:
     return (row.any_pid, row.thread if row.is_thread else 0)
 
 
-def world_of(views: Sequence[GroupView], pids: Sequence[int] = ()) -> dict[Key, int]:
-    """Number all ranks of a job as its launcher did, or else as its largest group does, with the others after them."""
-    world: dict[Key, int] = {(pid, 0): rank for rank, pid in enumerate(pids) if pid}
+def world_of(views: Sequence[GroupView], pids: Sequence[int] = (), first_rank: int = 0) -> dict[Key, int]:
+    """Number all ranks of a job as its launcher did, or else as its largest group does, with the others after them.
+
+    Args:
+        views: The groups.
+        pids: The ranks that the launcher has started, in order.
+        first_rank: The number of the first of them: other hosts may have lower numbers.
+    """
+    world: dict[Key, int] = {(pid, 0): rank for rank, pid in enumerate(pids, first_rank) if pid}
     taken = set(world.values())
-    following = len(pids)  # greater than all numbers that are taken
+    following = first_rank + len(pids)  # greater than all numbers that are taken
     for view in sorted(views, key=lambda each: -each.num_ranks):
         for row in view.rows:
             key = key_of(row)

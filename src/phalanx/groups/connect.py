@@ -5,20 +5,37 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from phalanx.collectives import Group, LocalGroup, Timeout, seconds_of
 from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
 from phalanx.errors import UsageError
 from phalanx.groups.absence import check_alive, describe_absent
+from phalanx.groups.hosts import HostTable, PrefixedBoard, find_hosts
+from phalanx.groups.over_hosts import join_job
 from phalanx.groups.shared_memory import SharedMemoryGroup
+from phalanx.launch.board import Seal, StoreBoard
 from phalanx.launch.context import LaunchContext, current_context
+from phalanx.launch.hosts.addresses import parse_endpoint
 from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
+from phalanx.launch.rank_server import job_board
 from phalanx.launch.run_name import name_of_run
 from phalanx.launch.world import WORLD_NAME
-from phalanx.settings import read_placement, read_settings
+from phalanx.settings import (
+    has_agent_store,
+    is_on_one_host,
+    job_desk,
+    job_id,
+    job_token,
+    master_address,
+    read_placement,
+    read_settings,
+)
 
 # How many groups this process has made from the same environment: each needs its own name.
 _connects: Counter[str] = Counter()
+# Which ranks of a job share a host, by the same key.
+_tables: dict[str, HostTable] = {}
 
 
 def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> Group:
@@ -33,8 +50,51 @@ def connect(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> Group:
         OperationTimeoutError: Not every rank made the call in time.
         SharedMemoryError: There is not enough memory.
     """
-    # All ranks are on this host. If they were not, the kind of group would be chosen here.
+    if may_have_several_hosts():
+        return _connect_hosts(name, seconds_of(timeout_s, read_settings().timeout_s))
     return connect_locally(timeout_s=timeout_s, name=name)
+
+
+def may_have_several_hosts() -> bool:
+    """Tell whether the launcher of this rank may have started ranks of the job on other hosts too."""
+    context = current_context()
+    if context is not None and not job_desk():
+        return False
+    return is_on_one_host() is False
+
+
+def _connect_hosts(name: str, timeout_s: float) -> LocalGroup:
+    placement = read_placement()
+    assert placement is not None
+    place, address = placement.meeting, job_desk() or master_address()
+    board, endpoint = job_board() or _store_board(placement.rank, placement.size), parse_endpoint(address)
+    number = _connects[place]
+    _connects[place] += 1
+    table = _tables.get(place)
+    if table is None:
+        hosts = PrefixedBoard(board, "connect/hosts/")
+        table = _tables[place] = find_hosts(hosts, placement.rank, placement.size, timeout_s)
+    return join_job(
+        PrefixedBoard(board, f"connect/{number}/"),
+        placement.rank,
+        placement.size,
+        name=name,
+        timeout_s=timeout_s,
+        ranks=range(placement.size),
+        reached_from=endpoint.host,
+        table=table,
+    )
+
+
+def _store_board(rank: int, size: int) -> StoreBoard:
+    """Return the board of a job that another launcher has started: it is in torch's own store."""
+    from torch import distributed  # programs on one host need no store
+
+    endpoint = parse_endpoint(master_address())
+    is_master = rank == 0 and not has_agent_store()
+    store_type: Any = distributed.TCPStore  # type: ignore[attr-defined]
+    store = store_type(endpoint.host, endpoint.port, size, is_master, wait_for_workers=False)
+    return StoreBoard(store, Seal(job_token(), job_id()))
 
 
 def connect_locally(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> LocalGroup:

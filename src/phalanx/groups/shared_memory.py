@@ -305,6 +305,16 @@ class SharedMemoryGroup(RankEndpoint):
         """Leave at once; operations under way fail."""
         super().close()
 
+    def explain_trouble(self, facts: Trouble) -> PhalanxError:
+        """Return the exception for a call of this rank that could not be finished."""
+        if facts.kind in ("usage", "closed", "forked"):
+            return explain(facts, Scene(self.name, self.rank, self.size))
+        rows = self.snapshot()
+        seq = facts.fault_seq if facts.kind in ("mismatch", "timeout") else facts.seq
+        entries = [self.entry(rank, seq) for rank in range(self.size)] if seq else []
+        around = look_around(self.nonce, rows, late_ranks(facts, rows)) if facts.kind in LATE else Surroundings()
+        return explain(facts, Scene(self.name, self.rank, self.size, rows, entries, around))
+
     def _check_ranks(self, ranks: Sequence[int]) -> None:
         if not ranks:
             raise UsageError(f'group "{self.name}": a group needs at least one rank')
@@ -358,15 +368,7 @@ class SharedMemoryGroup(RankEndpoint):
 
 
 def _explain(group: SharedMemoryGroup | None, facts: Trouble) -> PhalanxError:
-    if group is None:
-        return explain(facts, Scene("", 0, 0))
-    if facts.kind in ("usage", "closed", "forked"):
-        return explain(facts, Scene(group.name, group.rank, group.size))
-    rows = group.snapshot()
-    seq = facts.fault_seq if facts.kind in ("mismatch", "timeout") else facts.seq
-    entries = [group.entry(rank, seq) for rank in range(group.size)] if seq else []
-    around = look_around(group.nonce, rows, late_ranks(facts, rows)) if facts.kind in _LATE else Surroundings()
-    return explain(facts, Scene(group.name, group.rank, group.size, rows, entries, around))
+    return explain(facts, Scene("", 0, 0)) if group is None else group.explain_trouble(facts)
 
 
-_LATE = ("timeout", "peer_left")  # the error then says what the missing ranks do instead
+LATE = ("timeout", "peer_left")  # the error then says what the missing ranks do instead

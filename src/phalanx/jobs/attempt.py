@@ -14,7 +14,7 @@ from phalanx.errors import InternalError
 from phalanx.jobs.holdups import Holdups, describe_holdup
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
-from phalanx.jobs.job_result import JobResult
+from phalanx.jobs.job_result import TIMED_OUT_EXIT_CODE, JobResult
 from phalanx.jobs.loop import OutputLoop
 from phalanx.jobs.rank import JobRank
 from phalanx.jobs.start_request import make_start_request
@@ -52,7 +52,8 @@ class Attempt(Supervisor[JobRank]):
     _tracebacks: Tracebacks
 
     def __init__(self, job: Job, host: Host, world: GroupSegment, deadline: float | None) -> None:
-        ranks = [JobRank(number) for number in range(job.num_ranks)]
+        first = 0 if host.others is None else host.others.first_rank
+        ranks = [JobRank(first + place, first=first) for place in range(job.num_ranks)]
         loop = OutputLoop(host.view, host.logs)
         super().__init__(ranks, JobWatch(world), grace_s=job.grace_s, deadline=deadline, loop=loop)
         self._job = job
@@ -63,6 +64,18 @@ class Attempt(Supervisor[JobRank]):
         self._look_at = self._watch_at = 0.0
         self._holdups = Holdups(job.warn_after_s)
         self._desk = TerminalDesk(self._pause_view, self._resume_view)
+
+    # Methods that an attempt on several hosts overrides.
+
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """Listen to others than the ranks, as long as the context is open."""
+        return contextlib.nullcontext()
+
+    def on_purpose(self, what: str, exit_code: int) -> None:
+        """Called when this launcher ends the job, and no rank has failed."""
+
+    def after_ranks(self) -> None:
+        """Called when all ranks here have ended."""
 
     def run(self, num_restarts: int) -> JobResult:
         """Start the ranks, and return when they and all processes that they have started are gone.
@@ -85,6 +98,7 @@ class Attempt(Supervisor[JobRank]):
             starter = cleanup.enter_context(self._zygote_ranks)
             self.loop.on(self._host.inbox.fileno(), self._read_signals)
             self.loop.on(self._host.zygote_output.descriptor, self._read_zygote)
+            cleanup.enter_context(self.listening())
             if not self._await_zygote():
                 return self._outcome
             self.loop.on(self._desk.descriptor(), self._serve_terminal)
@@ -104,15 +118,16 @@ class Attempt(Supervisor[JobRank]):
 
     def _look_after(self, pipes: Pipes) -> None:
         for rank in self.ranks:
-            self.loop.on(pipes.failures[rank.number], functools.partial(self._read_failure, rank))
+            self.loop.on(pipes.failures[rank.index], functools.partial(self._read_failure, rank))
         self.loop.add_streams(pipes.streams)
         while not self.is_over:
             self._turn()
+        self.after_ranks()
         for rank in self.ranks:
             self._read_failure(rank)
         for stream in pipes.streams:
             stream.drain(self._view, self._host.logs)
-        self._tracebacks.finish()
+        self._tracebacks.finish(is_elsewhere=self._outcome.is_elsewhere)
         self._view.update(self.ranks)
 
     def _await_zygote(self) -> bool:
@@ -187,6 +202,7 @@ class Attempt(Supervisor[JobRank]):
         if not is_second:
             self._outcome.kind, self._outcome.signal = "signal", number
             self._before_ending(f"{number.name} to the launcher")
+        self.on_purpose(f"was ended by {number.name}", 128 + number)
         first = signal.SIGTERM if number is signal.SIGPIPE else number
         self.end_ranks([signal.SIGKILL] if is_second else after_signal(first))
 
@@ -195,6 +211,7 @@ class Attempt(Supervisor[JobRank]):
         self._outcome.kind = "timeout"
         seen = self._before_ending("the time is up")
         self._view.say(f"phalanx run: the job was not done after {self._job.timeout_s:.3g} s")
+        self.on_purpose(f"was not done after {self._job.timeout_s:.3g} s", TIMED_OUT_EXIT_CODE)
         is_python = self._job.program.kind != "executable"
         for rank in self.ranks:
             self._view.say(f"  rank {rank.number} {describe_activity(rank, is_python=is_python)}")
@@ -237,7 +254,7 @@ class Attempt(Supervisor[JobRank]):
             self.fail(rank, str(note), is_consequence=note.is_consequence, disagreement=note.disagreement)
             self._tracebacks.settle(rank)
         self._tracebacks.pass_on(rank)
-        pipe = self._pipes.failures[rank.number]
+        pipe = self._pipes.failures[rank.index]
         if not may_continue and self.loop.waits_for(pipe):
             self.loop.off(pipe)
 
@@ -245,4 +262,5 @@ class Attempt(Supervisor[JobRank]):
         """Handle the end of the zygote: its ranks died with it, and this process has adopted their children."""
         if self._outcome.kind != "lost":
             self._outcome.kind = "lost"
+            self.on_purpose("lost its ranks, because the process that they are forked from was killed", 137)
             self._host.reap_ranks()

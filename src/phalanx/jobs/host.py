@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError, UsageError
 from phalanx.jobs.early_zygote import REFUSED_EXIT_CODE, let_signals_in, take_zygote
@@ -20,6 +22,9 @@ from phalanx.jobs.signals import SignalInbox
 from phalanx.jobs.view import View
 from phalanx.launch.orphans import adopt_orphans, end_children, own_children
 from phalanx.launch.zygote_client import ZygoteClient
+
+if TYPE_CHECKING:
+    from phalanx.jobs.other_hosts import OtherHosts
 
 _FILES_PER_RANK, _OTHER_FILES = 7, 200
 
@@ -64,6 +69,7 @@ class Host:
         run_id: The unique name of the job.
         open_files: How many files a rank may open.
         own: The children that this process had before.
+        others: The other hosts of the job; None if there is only this one.
     """
 
     view: View
@@ -76,6 +82,7 @@ class Host:
     run_id: str
     open_files: int
     own: frozenset[int]
+    others: OtherHosts | None = None
 
     def check_refusal(self) -> None:
         """Check how a zygote that did not become ready has ended.
@@ -108,6 +115,12 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
         cleanup.callback(lambda: zygote.close(at_once=not zygote.is_ready))
         open_files = _allow_files(job.num_ranks, zygote.pid)
         adopt_orphans()
+        others = None
+        if job.hosts is not None:
+            from phalanx.jobs.other_hosts import join_hosts  # only jobs on several hosts need it
+
+            say = functools.partial(_say, view)
+            others = cleanup.enter_context(join_hosts(job, job.hosts, inbox.fileno(), say))
         record = JobRecord(job.name, job.program.command, job.num_ranks)
         cleanup.callback(record.close)
         yield Host(
@@ -120,8 +133,13 @@ def open_host(job: Job, view: View, logs: Logs | None, kept: KeptOutput) -> Iter
             zygote_output=ZygoteOutput(reader, view),
             run_id=str(uuid.uuid4()),
             open_files=open_files,
-            own=own,
+            own=own | ({others.agent_pid} if others is not None else set()),
+            others=others,
         )
+
+
+def _say(view: View, text: str) -> None:
+    view.say(f"phalanx run: {text}")
 
 
 def _allow_files(num_ranks: int, zygote: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
@@ -12,6 +13,9 @@ from phalanx.jobs.program import Program
 from phalanx.jobs.real_gpus import choose_gpus
 from phalanx.real_gpus.discovery import find_gpus, visible_gpus
 from phalanx.settings import torch_threads, virtual_gpus
+
+if TYPE_CHECKING:
+    from phalanx.launch.hosts.plan import HostsPlan
 
 _MOST_RANKS_BY_DEFAULT = 4  # where there are no GPUs: enough to see how a program behaves on several ranks
 
@@ -36,6 +40,7 @@ class Job:
         rank_variables: The variables that differ between ranks, for each rank; empty if there are none.
         note: A line to print before ranks start, or "".
         is_full_trace: Whether to print every traceback of every rank, as the rank writes it.
+        hosts: Where the hosts of the job meet; None if there is only this one.
     """
 
     program: Program
@@ -53,6 +58,7 @@ class Job:
     rank_variables: tuple[dict[str, str], ...] = ()
     note: str = ""
     is_full_trace: bool = False
+    hosts: HostsPlan | None = None
 
 
 def check_num_ranks(num_ranks: int) -> None:

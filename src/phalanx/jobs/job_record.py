@@ -28,6 +28,12 @@ class JobRecord:
         """The content of the record."""
         return self._view
 
+    def name_host(self, first_rank: int, host: str) -> None:
+        """Add which of several hosts this is, and the number of its first rank."""
+        self._view = replace(self._view, first_rank=first_rank, host=host)
+        self._num_bytes += len(host) + len(str(first_rank))
+        self.write(self._view.pids)
+
     def write(self, pids: Sequence[int]) -> None:
         """Write the processes of the ranks, in rank order."""
         self._view = replace(self._view, pids=list(pids))

@@ -11,6 +11,7 @@ from phalanx.launch.rank import first_culprit
 
 if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
+    from phalanx.launch.hosts.blame import Verdict
 
 TIMED_OUT_EXIT_CODE = 124  # as with timeout(1)
 
@@ -24,12 +25,19 @@ class JobResult:
         ranks: All ranks, with what they were doing when this was decided.
         signal: The signal that ended the launcher, if there was one.
         seen: An observation of the job from that moment, unless it succeeded.
+        verdict: What all hosts of the job say about its failure; None on one host.
     """
 
     kind: Literal["done", "failed", "timeout", "signal", "lost"]
     ranks: list[JobRank]
     signal: signal.Signals | None = None
     seen: Observation | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether something on another host is to blame."""
+        return self.verdict is not None and all(rank.number != self.verdict.rank for rank in self.ranks)
 
     @property
     def exit_code(self) -> int:
@@ -40,5 +48,7 @@ class JobResult:
             return 128 + self.signal
         if self.kind == "lost":
             return 128 + signal.SIGKILL
+        if self.verdict is not None:
+            return self.verdict.exit_code or 1
         culprit = first_culprit(self.ranks)
         return 0 if culprit is None else culprit.exit_code or 1

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx.errors import InternalError, PhalanxError, RankFailedError, SharedMemoryError
 from phalanx.jobs.early_zygote import fill_standard_streams
@@ -14,10 +15,17 @@ from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
+from phalanx.jobs.loop import OutputLoop
+from phalanx.jobs.no_job import NoJobError
 from phalanx.jobs.plain_view import PlainView
 from phalanx.jobs.view import View
 from phalanx.jobs.virtual_gpus import describe_virtual_gpus
 from phalanx.scarcity import in_words
+
+if TYPE_CHECKING:
+    from phalanx.engine import GroupSegment
+    from phalanx.jobs.other_hosts import OtherHosts
+    from phalanx.launch.hosts.start import JobStart
 
 _WRONG_OPTIONS = 2
 
@@ -35,7 +43,9 @@ def run_job(job: Job) -> int:
         cleanup.callback(view.close)
         logs = None
         if job.log_folder is not None:
-            logs = Logs(job.log_folder, job.num_ranks, warn=lambda text: _say(view, text))
+            # The numbers of the ranks are not known yet if there are several hosts.
+            numbers = range(job.num_ranks) if job.hosts is None else ()
+            logs = Logs(job.log_folder, numbers, warn=lambda text: _say(view, text))
             cleanup.callback(logs.close)
         kept = KeptOutput()
         cleanup.callback(kept.close)
@@ -44,6 +54,9 @@ def run_job(job: Job) -> int:
                 outcome = _attempt_until_done(job, host, began)
         except RefusedError:
             return _WRONG_OPTIONS
+        except NoJobError as error:
+            _say(view, str(error))
+            return error.exit_code
         except (InternalError, SharedMemoryError, RankFailedError) as error:
             _say(view, str(error))
             return 1
@@ -76,13 +89,52 @@ def _attempt_until_done(job: Job, host: Host, began: float) -> JobResult:
     deadline = None if job.timeout_s is None else began + job.timeout_s
     for num_restarts in range(job.max_restarts + 1):
         with open_world(job.num_ranks) as world:
-            outcome = Attempt(job, host, world, deadline).run(num_restarts)
-        if outcome.kind != "failed" or num_restarts == job.max_restarts:
+            if host.others is None:
+                outcome = Attempt(job, host, world, deadline).run(num_restarts)
+            else:
+                outcome = _attempt_with_others(job, host, world, deadline, host.others, num_restarts)
+        is_final = outcome.verdict is not None and not outcome.verdict.may_restart
+        if outcome.kind != "failed" or num_restarts == job.max_restarts or is_final:
             break
         logs = _name_logs(job, outcome, host.kept.folder)
         for line in summarise_attempt(job, outcome, num_restarts + 1, logs):
             host.view.say(line)
     return outcome
+
+
+def _attempt_with_others(
+    job: Job, host: Host, world: GroupSegment, deadline: float | None, others: OtherHosts, num_restarts: int
+) -> JobResult:
+    from phalanx.jobs.joint_attempt import JointAttempt  # only jobs on several hosts need it
+
+    start = _meet_others(job, host, others, num_restarts)
+    return JointAttempt(job, host, world, deadline, others, start).run(num_restarts)
+
+
+def _meet_others(job: Job, host: Host, others: OtherHosts, attempt: int) -> JobStart:
+    """Wait until all hosts are ready for an attempt.
+
+    Raises:
+        NoJobError: There will be no job, or no further attempt, on this host.
+    """
+    loop = OutputLoop(host.view, None)
+    try:
+        loop.on(others.fileno(), others.read)
+        loop.on(host.inbox.fileno(), lambda: None)
+        if attempt:
+            others.tell_ready()
+        start = others.await_start(attempt, loop, host.inbox.read)
+    finally:
+        loop.close()
+    hosts = start.hosts
+    if attempt == 0:
+        host.view.number_ranks(hosts.first_rank, hosts.num_ranks)
+        host.record.name_host(hosts.first_rank, f"host {hosts.number} of {hosts.num_hosts}")
+        if host.logs is not None:
+            host.logs.open(range(hosts.first_rank, hosts.first_rank + job.num_ranks))
+        names = ", ".join(hosts.title(number) for number in range(hosts.num_hosts))
+        _say(host.view, f"this is host {hosts.number} of {hosts.num_hosts}: {names}")
+    return start
 
 
 def _tell(job: Job, outcome: JobResult, view: View, kept: Path | None, elapsed_s: float) -> None:

@@ -49,14 +49,20 @@ class LiveView:
 
     def __init__(self, num_ranks: int, name: str) -> None:
         self._console = Console()
-        self._title = f"phalanx run  {name}  {num_ranks} ranks"
+        self._name, self._num_here = name, num_ranks
         self._began = self._printed_at = time.monotonic()
-        self._prefixes = [self._prefix(rank) for rank in range(num_ranks)]
+        self.number_ranks(0, num_ranks)
         self._ranks: Sequence[JobRank] = []
         self._lines: list[str] = []
         self._num_bytes = 0
         self._is_paused = False
         self._live = self._start()
+
+    def number_ranks(self, first: int, num_ranks: int) -> None:
+        """Show the ranks by these numbers."""
+        share = f"{self._num_here} of " if num_ranks > self._num_here else ""
+        self._title = f"phalanx run  {self._name}  {share}{num_ranks} ranks"
+        self._prefixes = {rank: self._prefix(rank) for rank in range(first, first + self._num_here)}
 
     def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
         """Print finished lines above the table."""

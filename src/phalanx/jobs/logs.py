@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from phalanx.errors import UsageError
@@ -14,20 +14,30 @@ class Logs:
 
     Args:
         folder: Their folder; it is made if necessary.
-        num_ranks: How many ranks there are.
+        ranks: The numbers of the ranks.
         warn: Called once if something can't be written. The job continues.
 
     Raises:
         UsageError: The folder or a file in it can't be written.
     """
 
-    def __init__(self, folder: Path, num_ranks: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, ranks: Iterable[int], warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._has_warned = False
         self._files: dict[tuple[int, bool], int] = {}
+        self._folder = folder
+        self.open(ranks)
+
+    def open(self, ranks: Iterable[int]) -> None:
+        """Open the files of more ranks.
+
+        Raises:
+            UsageError: The folder or a file in it can't be written.
+        """
+        folder = self._folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for rank in range(num_ranks):
+            for rank in ranks:
                 for is_error in (False, True):
                     path = folder / f"rank-{rank}.{'err' if is_error else 'out'}"
                     self._files[rank, is_error] = os.open(

@@ -21,10 +21,15 @@ class PlainView:
     is_watching = False
 
     def __init__(self, num_ranks: int) -> None:
-        width = len(str(num_ranks - 1))
-        self._prefixes = [f"[{rank:{width}}] ".encode() for rank in range(num_ranks)]
+        self._num_here = num_ranks
+        self.number_ranks(0, num_ranks)
         self._out, self._err = Writer(1), Writer(2)
         self._bars: dict[tuple[int, bool], tuple[float, bytes]] = {}  # when each line was last shown, and its text
+
+    def number_ranks(self, first: int, num_ranks: int) -> None:
+        """Put these numbers before the lines."""
+        width = len(str(num_ranks - 1))
+        self._prefixes = {rank: f"[{rank:{width}}] ".encode() for rank in range(first, first + self._num_here)}
 
     def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
         """Write finished lines."""

@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 
-from phalanx.jobs.environment import rank_variables
+from phalanx.jobs.environment import rank_variables, rank_variables_of_hosts
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
 from phalanx.jobs.script import RankTask, run_script_rank
@@ -27,14 +27,20 @@ def make_start_request(
         num_restarts: How often the ranks were restarted before.
         terminal: The socket at which ranks ask for the terminal.
     """
-    variables = rank_variables(
-        job.num_ranks,
-        rendezvous=rendezvous,
-        run_id=host.run_id,
-        restarts=num_restarts,
-        max_restarts=job.max_restarts,
-        nccl_errors=job.environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-    )
+    nccl_errors = job.environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if host.others is not None and host.others.start is not None:
+        variables = rank_variables_of_hosts(
+            host.others.start, job_id=host.others.job_id, max_restarts=job.max_restarts, nccl_errors=nccl_errors
+        )
+    else:
+        variables = rank_variables(
+            job.num_ranks,
+            rendezvous=rendezvous,
+            run_id=host.run_id,
+            restarts=num_restarts,
+            max_restarts=job.max_restarts,
+            nccl_errors=nccl_errors,
+        )
     for rank, own in enumerate(job.rank_variables):
         variables[rank] |= own
     return StartRequest(

@@ -96,7 +96,7 @@ def open_pipes(ranks: Sequence[JobRank]) -> Iterator[Pipes]:
                 ours.append(reader)
                 theirs.append(writer)
         streams = [
-            RankStream(rank, is_error, ours[3 * rank.number + is_error]) for rank in ranks for is_error in (False, True)
+            RankStream(rank, is_error, ours[3 * rank.index + is_error]) for rank in ranks for is_error in (False, True)
         ]
         yield Pipes(streams, ours[2::3], theirs)
     finally:

@@ -55,29 +55,42 @@ def summarise(job: Job, outcome: JobResult, places: Sequence[str]) -> list[str]:
         "signal": f"ended by {outcome.signal.name if outcome.signal is not None else ''}",
         "lost": "the process that ranks are forked from was killed, and all ranks with it",
     }.get(outcome.kind)
+    verdict = outcome.verdict
     culprit = first_culprit(outcome.ranks) if headline is None else None
-    first = f"phalanx run: {headline or describe_failure(outcome.ranks)}"
+    if outcome.is_elsewhere:
+        culprit = None
+    first = f"phalanx run: {headline or (verdict.text if verdict is not None else describe_failure(outcome.ranks))}"
     lines = [first, *_describe_ends(job, outcome, culprit), *places]
-    return [*lines, f"  exit code   {outcome.exit_code}" + (f", of {_name(culprit, outcome.ranks)}" if culprit else "")]
+    whose = "" if culprit is None else f", of {_name(culprit, outcome.ranks)}"
+    if verdict is not None and culprit is None and verdict.rank is not None and headline is None:
+        whose = f", of rank {verdict.rank}"
+    return [*lines, f"  exit code   {outcome.exit_code}{whose}"]
 
 
 def summarise_attempt(job: Job, outcome: JobResult, number: int, places: Sequence[str]) -> list[str]:
     """Return a few lines that say how an attempt failed after which all ranks start again for the `number`-th time."""
     again = f"all ranks start again ({number} of {job.max_restarts})"
-    ends = _describe_ends(job, outcome, first_culprit(outcome.ranks))
-    return [f"phalanx run: {describe_failure(outcome.ranks)}; {again}", *ends, *places]
+    ends = _describe_ends(job, outcome, None if outcome.is_elsewhere else first_culprit(outcome.ranks))
+    why = describe_failure(outcome.ranks) if outcome.verdict is None else outcome.verdict.text
+    return [f"phalanx run: {why}; {again}", *ends, *places]
 
 
 def _describe_ends(job: Job, outcome: JobResult, culprit: JobRank | None) -> list[str]:
     if culprit is None:
-        return describe_others(outcome.ranks)
+        return describe_others(outcome.ranks, is_elsewhere=outcome.is_elsewhere)
     notes = [rank.note for rank in outcome.ranks if rank.note is not None]
     is_python = job.program.kind != "executable"
     return [*describe_cause(culprit, outcome.seen, notes, is_python=is_python), *describe_others(outcome.ranks)]
 
 
-def describe_failure(ranks: Sequence[JobRank]) -> str:
-    """Return a line that says which rank failed, and why; or which ranks, if several failed alike."""
+def describe_failure(ranks: Sequence[JobRank], num_ranks: int = 0, where: str = "") -> str:
+    """Return a line that says which rank failed, and why; or which ranks, if several failed alike.
+
+    Args:
+        ranks: The ranks of this host.
+        num_ranks: How many ranks the job has, if there are other hosts.
+        where: On which host the ranks are, if there are several.
+    """
     rank = first_culprit(ranks)
     if rank is None:
         return "no rank failed"
@@ -88,7 +101,7 @@ def describe_failure(ranks: Sequence[JobRank]) -> str:
         why = f"failed{_because_of(rank, len(ranks))}: {rank.note.text}"
     else:
         why = f"failed: {rank.note}"
-    return f"{rank_list(failed)} of {len(ranks)} {why}"
+    return f"{rank_list(failed)} of {num_ranks or len(ranks)}{where} {why}"
 
 
 def _because_of(rank: JobRank, num_ranks: int) -> str:
@@ -137,9 +150,14 @@ def _last_call(rank: JobRank, seen: Observation | None) -> str:
     return f"{'in' if row.finished < row.arrived else 'after'} {operation(row.entry)}"
 
 
-def describe_others(ranks: Sequence[JobRank]) -> list[str]:
-    """Say how the other ranks ended and what they were doing, with a line for each kind of end."""
-    culprit = first_culprit(ranks)
+def describe_others(ranks: Sequence[JobRank], *, is_elsewhere: bool = False) -> list[str]:
+    """Say how the other ranks ended and what they were doing, with a line for each kind of end.
+
+    Args:
+        ranks: The ranks of this host.
+        is_elsewhere: Whether none of them is to blame.
+    """
+    culprit = None if is_elsewhere else first_culprit(ranks)
     alike = [] if culprit is None else _alike(culprit, ranks)
     others = [rank for rank in ranks if rank is not culprit and rank not in alike]
     too = [rank for rank in others if rank.is_culprit]

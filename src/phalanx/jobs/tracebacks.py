@@ -58,9 +58,9 @@ class Tracebacks:
 
     def read(self, rank: JobRank) -> bool:
         """Read what has come from a rank; return whether more may come."""
-        output = self._outputs[rank.number]
+        output = self._outputs[rank.index]
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._pipes.failures[rank.number], _READ_BYTES):
+            while data := os.read(self._pipes.failures[rank.index], _READ_BYTES):
                 output.feed(data)
                 if output.num_waiting_bytes > self._most_bytes:
                     self._give_up(rank)
@@ -69,7 +69,7 @@ class Tracebacks:
 
     def note_of(self, rank: JobRank) -> Note | None:
         """Return the note of a rank, if it has come."""
-        return self._outputs[rank.number].note
+        return self._outputs[rank.index].note
 
     def settle(self, rank: JobRank) -> None:
         """Keep what a rank printed about its failure; show it if this is the first rank that failed by itself.
@@ -82,28 +82,32 @@ class Tracebacks:
 
     def pass_on(self, rank: JobRank) -> None:
         """Keep what a rank still writes after its note; show it if the rank failed by itself."""
-        later = self._outputs[rank.number].take_later()
+        later = self._outputs[rank.index].take_later()
         if later and (not self._keep(rank, later) or rank.is_culprit):
             self._show_text(rank, later)
 
-    def finish(self) -> None:
-        """Show what has to be shown now that all ranks have ended."""
+    def finish(self, *, is_elsewhere: bool = False) -> None:
+        """Show what has to be shown now that all ranks have ended.
+
+        Args:
+            is_elsewhere: Whether another host is to blame; ranks that failed because of it are quiet then.
+        """
         for rank in self._ranks:
-            if self.note_of(rank) is None and self._outputs[rank.number].printed:  # it was killed while it printed
+            if self.note_of(rank) is None and self._outputs[rank.index].printed:  # it was killed while it printed
                 self._keep_printed(rank)
                 self._show(rank)
         culprits = [rank for rank in self._ranks if rank.is_culprit]
         first = first_culprit(self._ranks)
-        for rank in culprits or ([] if first is None else [first]):
+        for rank in culprits or ([] if first is None or is_elsewhere else [first]):
             if len(self._shown) < _MOST_SHOWN:
                 self._show(rank)
         for rank, splitter in zip(self._ranks, self._splitters, strict=True):
             self._show_lines(rank, splitter.finish())
 
     def _keep_printed(self, rank: JobRank) -> bool:
-        for stream in self._pipes.streams[2 * rank.number : 2 * rank.number + 2]:  # what it wrote before its failure
+        for stream in self._pipes.streams[2 * rank.index : 2 * rank.index + 2]:  # what it wrote before its failure
             stream.read_all(self._view, self._logs)
-        return self._keep(rank, self._outputs[rank.number].printed)
+        return self._keep(rank, self._outputs[rank.index].printed)
 
     def _keep(self, rank: JobRank, data: bytes) -> bool:
         if not data:
@@ -115,7 +119,7 @@ class Tracebacks:
 
     def _show(self, rank: JobRank, *, in_any_case: bool = False) -> None:
         """Show a traceback, unless an equal one was shown, or the summary will have all that it says."""
-        output = self._outputs[rank.number]
+        output = self._outputs[rank.index]
         identity = output.note.identity if output.note is not None else f"rank {rank.number}"
         has_details = output.note is not None and bool(output.note.details)
         is_needed = identity not in self._shown and not has_details
@@ -126,7 +130,7 @@ class Tracebacks:
 
     def _give_up(self, rank: JobRank) -> None:
         """Show a part of what a rank prints before its note, because it is too long to be held back."""
-        output = self._outputs[rank.number]
+        output = self._outputs[rank.index]
         part = output.take_early(_READ_BYTES)
         self._given_up.add(rank.number)
         self._keep(rank, part)
@@ -134,7 +138,7 @@ class Tracebacks:
 
     def _show_text(self, rank: JobRank, text: bytes) -> None:
         for start in range(0, len(text), _READ_BYTES):  # the view takes what is read at once, not megabytes
-            self._show_lines(rank, self._splitters[rank.number].feed(text[start : start + _READ_BYTES]))
+            self._show_lines(rank, self._splitters[rank.index].feed(text[start : start + _READ_BYTES]))
 
     def _show_lines(self, rank: JobRank, lines: Sequence[bytes]) -> None:
         if lines:

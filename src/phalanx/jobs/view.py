@@ -14,6 +14,14 @@ class View(Protocol):
 
     is_watching: bool  # whether it shows what ranks do, so that the launcher must find out
 
+    def number_ranks(self, first: int, num_ranks: int) -> None:
+        """Show the ranks from now on by their numbers among the ranks of all hosts.
+
+        Args:
+            first: The number of the first rank here.
+            num_ranks: How many ranks all hosts have.
+        """
+
     def show_lines(self, rank: int, is_error: bool, lines: Sequence[bytes]) -> None:
         """Show finished lines of a rank."""
 

@@ -46,14 +46,14 @@ class JobWatch(WorldWatch):
 
         self.look(ranks)
         running = [rank.pid for rank in ranks if rank.is_running]
-        seen = describe(self._groups_to_describe(), running, job, with_stacks=True, timeout_s=_STACKS_S)
+        seen = describe(self.groups_to_describe(), running, job, with_stacks=True, timeout_s=_STACKS_S)
         seen.reason = why
         places = {process.pid: place_of(process) for process in seen.processes}
         for rank in ranks:
             rank.place = places.get(rank.pid, "")
         return seen
 
-    def _groups_to_describe(self) -> list[GroupSegment]:
+    def groups_to_describe(self) -> list[GroupSegment]:
         """Return the groups that were found, and the world if ranks have used it: they may all have ended by now."""
         found = self.observer.groups
         is_missing = all(group.nonce != self.world.nonce for group in found)

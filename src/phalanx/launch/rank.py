@@ -31,10 +31,7 @@ class RankProcess(Protocol):
 
 
 class Starter(Protocol):
-    """The object that has started ranks and hears how they end: for their parent process, or for the zygote.
-
-    Ranks on other hosts would need another class like this: an agent there would start them, and report how they end.
-    """
+    """The object that has started ranks and hears how they end: for their parent process, or for the zygote."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when there is news of ranks."""
@@ -64,6 +61,7 @@ class Rank:
         is_consequence: Whether it failed only because another rank had failed.
         disagreement: What is known of the mismatch because of which it failed; None if it failed for another reason.
         is_finished: Whether it has done its part; then it gets no signals when other ranks fail.
+        first: The number of the first rank of this launcher; other hosts may have ranks of lower numbers.
     """
 
     number: int
@@ -75,6 +73,12 @@ class Rank:
     is_consequence: bool = False
     disagreement: Disagreement | None = None
     is_finished: bool = False
+    first: int = 0
+
+    @property
+    def index(self) -> int:
+        """Its place among the ranks of this launcher, which is its number in the memory of their world."""
+        return self.number - self.first
 
     @property
     def is_running(self) -> bool:

@@ -158,6 +158,11 @@ class Supervisor(Generic[AnyRank]):
                 self.watch.look(self.ranks)  # later groups have their own memory, which other ranks keep open
             self.watch.declare_dead(rank)
 
+    def free_ranks(self) -> None:
+        """End all ranks as after a failure of one of them, because of a failure somewhere else."""
+        self._is_patient = True
+        self._begin(self.after_failure)
+
     def end_ranks(self, steps: Steps) -> None:
         """End all ranks that are not finished, in these steps; the first is taken now."""
         self._is_patient = False
@@ -218,8 +223,8 @@ class Supervisor(Generic[AnyRank]):
             if self.shutdown.latest is not None:
                 self._send(self.shutdown.latest)  # it was sent before the ranks were known
             self.on_started()
-        for number in [rank.number for rank in ended]:
-            self._end(self.ranks[number])
+        for place in [rank.index for rank in ended]:
+            self._end(self.ranks[place])
 
     def _end(self, rank: AnyRank) -> None:
         is_first = not self.shutdown.has_begun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.diagnosis.formatting import ELSEWHERE
 from phalanx.diagnosis.observer import Observer
 from phalanx.engine import GroupSegment
 from phalanx.launch.rank import Rank
@@ -23,7 +24,7 @@ class WorldWatch:
 
     def note_start(self, rank: Rank) -> None:
         """Write the process of a rank into the world, before the rank joins the world itself."""
-        self.world.launched(rank.number, rank.pid)
+        self.world.launched(rank.index, rank.pid)
 
     def look(self, ranks: Sequence[Rank]) -> None:
         """Find the groups that running ranks are in now."""
@@ -35,14 +36,23 @@ class WorldWatch:
 
     def fail(self, rank: Rank, why: str) -> None:
         """Tell all ranks that wait for a rank why it will not come."""
-        self.world.fail(rank.number, why)
+        self.world.fail(rank.index, why)
         if rank.is_running:
             self.look([rank])
             self.observer.fail(rank.pid, why)
 
+    def fail_elsewhere(self, ranks: Sequence[Rank], why: str) -> None:
+        """Tell all ranks why no rank will come, because of something on another host."""
+        text = ELSEWHERE + why
+        self.world.fail(-1, text)
+        self.look(ranks)
+        for group in self.groups():
+            if not group.is_broken:
+                group.fail(-1, text)
+
     def declare_dead(self, rank: Rank) -> None:
         """Tell all ranks that wait for a rank how its process has ended."""
-        self.world.declare_dead(rank.number, rank.status or 0)
+        self.world.declare_dead(rank.index, rank.status or 0)
         if rank.pid:
             self.observer.declare_dead(rank.pid, rank.status or 0)
 

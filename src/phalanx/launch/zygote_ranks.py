@@ -135,7 +135,7 @@ class ZygoteRanks:
 
     def _begin(self, pids: dict[int, int]) -> None:
         for rank in self._ranks:
-            rank.pid = pids[rank.number]
+            rank.pid = pids[rank.index]
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 rank.process = LocalProcess(rank.pid, has_group=self._has_groups)
 

@@ -16,9 +16,10 @@ from phalanx.collectives import LocalGroup
 from phalanx.errors import UsageError
 from phalanx.groups import stream_order
 from phalanx.groups.connect import join
+from phalanx.groups.over_hosts import join_job
 from phalanx.launch.context import current_context
 from phalanx.torch_backend.cuda_order import serve_cuda
-from phalanx.torch_backend.meeting_places import agree_on_place
+from phalanx.torch_backend.meeting_places import agree_on_place, open_board, place_of_hosts
 from phalanx.torch_backend.process_group import PhalanxProcessGroup
 from phalanx.torch_backend.torch_functions import teach_torch
 from phalanx.torch_backend.untyped import Store, dist
@@ -73,6 +74,20 @@ def join_group(
         UsageError: A rank is on another host.
         OperationTimeoutError: Not every rank came.
     """
+    where = place_of_hosts(store)
+    if where is not None:
+        serve_cuda()
+        teach_torch()
+        limit = timeout.total_seconds()
+        return join_job(
+            open_board(store, rank),
+            rank,
+            size,
+            name=name or "default",
+            timeout_s=limit,
+            ranks=ranks,
+            reached_from=where,
+        )
     place = functools.partial(agree_on_place, store, rank, timeout)
     crowd = max(size, dist.get_world_size() if dist.is_initialized() else 1)
     return join_at(place, rank, ranks, timeout, name=name, crowd=crowd)

@@ -8,7 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from phalanx.errors import OperationTimeoutError, UsageError
-from phalanx.torch_backend.untyped import Store
+from phalanx.launch.board import Seal, StoreBoard
+from phalanx.launch.context import current_context
+from phalanx.launch.hosts.addresses import parse_endpoint
+from phalanx.settings import is_on_one_host, job_desk, job_id, job_token, master_address
+from phalanx.torch_backend.untyped import Store, dist
+
+_THIS_HOST = ("localhost", "127.0.0.1", "::1")
 
 
 def agree_on_place(store: Store, rank: int, timeout: timedelta) -> str:
@@ -21,6 +27,29 @@ def agree_on_place(store: Store, rank: int, timeout: timedelta) -> str:
     # A store may serve several groups, one after the other, so every rank counts its calls.
     number = store.add(f"phalanx/rank/{rank}", 1)
     return _share_place(store, f"phalanx/place/{number}", rank == 0, timeout)
+
+
+def place_of_hosts(store: Store) -> str | None:
+    """Return a host to which the ranks of a store have a route; None if all ranks are on this host."""
+    context = current_context()
+    if context is not None and (context.is_thread or not job_desk()):
+        return None
+    if context is not None:
+        return parse_endpoint(job_desk()).host if is_on_one_host() is False else None
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    own = getattr(store, "host", "")
+    is_elsewhere = bool(own) and own not in _THIS_HOST
+    told = is_on_one_host()
+    if told is not False and not (told is None and is_elsewhere):
+        return None
+    return str(own) if is_elsewhere else parse_endpoint(master_address()).host
+
+
+def open_board(store: Store, rank: int) -> StoreBoard:
+    """Return a board for one group of all ranks of a store."""
+    number = store.add(f"phalanx/board/{rank}", 1)  # a store may serve several groups, one after the other
+    return StoreBoard(dist.PrefixStore(f"phalanx/{number}", store), Seal(job_token(), job_id()))
 
 
 def agree_on_merge_place(store: Store, size: int, timeout: timedelta) -> str:

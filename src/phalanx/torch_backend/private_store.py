@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlparse
 
 from phalanx import settings
 from phalanx.errors import UsageError
+from phalanx.settings import ON_THE_SERVER
+from phalanx.torch_backend.hosts_store import open_hosts_store
 from phalanx.torch_backend.untyped import Store, dist
 
 
@@ -39,7 +41,8 @@ def open_private_store(place: str, rank: int, size: int, timeout: timedelta) -> 
     """Open the launcher's store for one process group of all ranks.
 
     Args:
-        place: The world's name and the file, see phalanx.launch.rendezvous.
+        place: The world's name and the file, see phalanx.launch.rendezvous; or, if there are several hosts, that the
+            store is on the rendezvous server.
         rank: The number of this rank in the world.
         size: How many ranks there are.
         timeout: How long operations of the store may take.
@@ -48,12 +51,17 @@ def open_private_store(place: str, rank: int, size: int, timeout: timedelta) -> 
         UsageError: The launcher has gone.
     """
     world, _, path = place.partition(":")
+    if world == ON_THE_SERVER:
+        return _count_group(open_hosts_store(path), rank, size, timeout)
     if not os.access(path, os.R_OK | os.W_OK):  # torch would wait for the file to appear
         raise UsageError(
             f"the launcher that kept torch's store ({path}) has gone, or this process may not look at it\n"
             "  do       start the ranks again, or give init_process_group a store or an init_method of your own"
         )
-    store = dist.PrefixStore(f"phalanx/{world}", dist.FileStore(path))
+    return _count_group(dist.PrefixStore(f"phalanx/{world}", dist.FileStore(path)), rank, size, timeout)
+
+
+def _count_group(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     store.set_timeout(timeout)
     # The store outlives process groups. Every rank counts its calls, so that the next group finds no old keys.
     number = store.add(f"init/{size}/{rank}", 1)

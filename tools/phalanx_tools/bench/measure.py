@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from phalanx_tools.bench.cases import CALL_BYTES, Case, Sample
+from phalanx_tools.bench.starters import local_team
 from phalanx_tools.bench.teams import Team
 
 _TURN_S = 0.02  # how long a contender runs at a time
@@ -39,7 +40,7 @@ def measure_cases(
             teams = []
             for name in contenders:
                 try:
-                    teams.append(stack.enter_context(Team(name, num_ranks)))
+                    teams.append(stack.enter_context(local_team(name, num_ranks)))
                     versions[name] = teams[-1].version
                 except OSError as error:
                     on_absent(name, str(error))

@@ -9,52 +9,60 @@ import contextlib
 import json
 import secrets
 import socket
-import subprocess
-import tempfile
-import threading
 import time
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from phalanx.engine import usable_cores
 from phalanx.launch.meeting import is_same_user
-from phalanx.launch.spawn import spawn
 from phalanx_tools.bench.cases import Case
-from phalanx_tools.bench.mpi_environments import mpi_command
-from phalanx_tools.bench.worker_torch import serve
+from phalanx_tools.bench.worker_torch import socket_name
 
 _START_TIMEOUT_S = 120.0
 _ORDER_TIMEOUT_S = 300.0
 
 
-class Team:
-    """Ranks of one contender. Use as a context manager."""
+class Starter(Protocol):
+    """Starts the ranks of a contender, and ends them."""
 
-    def __init__(self, contender: str, num_ranks: int) -> None:
+    def start(self, address: str) -> None:
+        """Start ranks that connect to a Unix socket: an abstract name, or a path."""
+
+    def failure(self) -> str | None:
+        """Return why not all ranks run, or None if they do as far as is known."""
+
+    def end(self) -> None:
+        """Wait for the end of the ranks, whose connections are closed; end those that stay."""
+
+
+class Team:
+    """Ranks of one contender. Use as a context manager.
+
+    Args:
+        contender: Its name.
+        num_ranks: How many there are.
+        starter: Starts them.
+        address: Where they connect to: a path if they may be on several hosts; else an abstract name is made.
+    """
+
+    def __init__(self, contender: str, num_ranks: int, starter: Starter, address: str = "") -> None:
         self.contender = contender
         self.version = ""
         self._num_ranks = num_ranks
-        self._address = f"phalanx-bench-{secrets.token_hex(8)}"
+        self._starter = starter
+        self._address = address or f"phalanx-bench-{secrets.token_hex(8)}"
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._server.bind("\0" + self._address)
+        self._server.bind(socket_name(self._address))
         self._server.listen(num_ranks)
         self._server.settimeout(0.2)
         self._streams: dict[int, TextIO] = {}
-        self._process: subprocess.Popen[str] | None = None
-        self._thread: threading.Thread | None = None
-        self._failure = ""
-        self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Team:
-        if self.contender in ("openmpi", "mpich"):
-            worker = str(Path(__file__).with_name("worker_mpi.py"))
-            command = [*mpi_command(self.contender, self._num_ranks, usable_cores()), worker, self._address]
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        else:
-            self._thread = threading.Thread(target=self._spawn, daemon=True)
-            self._thread.start()
-        for _ in range(self._num_ranks):
-            self._admit()
+        try:
+            self._starter.start(self._address)
+            for _ in range(self._num_ranks):
+                self._admit()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,21 +70,7 @@ class Team:
             with contextlib.suppress(OSError):
                 stream.close()
         self._server.close()
-        if self._process is not None:
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        if self._thread is not None:
-            self._thread.join(30)
-        self._folder.cleanup()
-
-    def _spawn(self) -> None:
-        store = str(Path(self._folder.name) / "store")
-        try:
-            spawn(serve, ranks=self._num_ranks, args=(self.contender, self._address, store))
-        except Exception as error:
-            self._failure = str(error)
+        self._starter.end()
 
     def _admit(self) -> None:
         connection = self._accept()
@@ -90,9 +84,7 @@ class Team:
     def _accept(self) -> socket.socket:
         """Wait for a rank, but not for ranks that have failed."""
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline and not self._failure:
-            if self._process is not None and self._process.poll() is not None:
-                break
+        while time.monotonic() < deadline and self._starter.failure() is None:
             try:
                 connection = self._server.accept()[0]
             except TimeoutError:
@@ -100,11 +92,7 @@ class Team:
             if is_same_user(connection):
                 return connection
             connection.close()
-        reason = self._failure
-        if self._process is not None and self._process.stderr is not None:
-            self._process.kill()
-            reason = self._process.stderr.read()
-        raise OSError(f"{self.contender} did not start: {reason.strip()[-500:]}")
+        raise OSError(f"{self.contender} did not start: {(self._starter.failure() or 'no answer').strip()[-500:]}")
 
     def _order(self, **order: Any) -> list[dict[str, Any]]:
         for stream in self._streams.values():
@@ -115,9 +103,8 @@ class Team:
     def _answer(self, rank: int) -> dict[str, Any]:
         line = self._streams[rank].readline()
         if not line:
-            if self._thread is not None:
-                self._thread.join(10)
-            raise RuntimeError(f"rank {rank} of {self.contender} ended: {self._failure or 'see its output'}")
+            self._starter.end()
+            raise RuntimeError(f"rank {rank} of {self.contender} ended: {self._starter.failure() or 'see its output'}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

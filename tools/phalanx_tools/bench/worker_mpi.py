@@ -55,12 +55,13 @@ def _make(operation: str, size: int) -> tuple[Any, Any, Any]:  # noqa: PLR0911 (
         return COMM.Alltoall, ([inputs, MPI.FLOAT], [output, MPI.FLOAT]), lambda: np.array_equal(output, want)
     if operation == "barrier":
         return COMM.Barrier, (), lambda: True
-    return _make_send_recv(count)
+    if operation == "send_recv_far":  # with a rank in the other half, which is on another host if there are several
+        return _make_exchange(count, (rank + ranks // 2) % ranks, is_first=rank < ranks // 2)
+    return _make_exchange(count, rank ^ 1, is_first=rank % 2 == 0)
 
 
-def _make_send_recv(count: int) -> tuple[Any, Any, Any]:
+def _make_exchange(count: int, peer: int, *, is_first: bool) -> tuple[Any, Any, Any]:
     rank = COMM.rank
-    peer = rank ^ 1
     buffer = np.zeros(count, np.float32)
     data, received = [_pattern(count, rank), MPI.FLOAT], [buffer, MPI.FLOAT]
 
@@ -72,7 +73,7 @@ def _make_send_recv(count: int) -> tuple[Any, Any, Any]:
         COMM.Recv(received, peer)
         COMM.Send(data, peer)
 
-    call = exchange_first if rank % 2 == 0 else exchange_second
+    call = exchange_first if is_first else exchange_second
     return call, (), lambda: np.array_equal(buffer, _pattern(count, peer))
 
 
@@ -88,7 +89,7 @@ def _time(call: Any, arguments: Any, iterations: int) -> float:
 def serve(address: str) -> None:
     """Work for the controller until it closes the connection."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect("\0" + address)
+    connection.connect(address if address.startswith("/") else "\0" + address)
     stream = connection.makefile("rw")
     stream.write(json.dumps({"rank": COMM.rank, "version": MPI.Get_library_version().splitlines()[0]}) + "\n")
     stream.flush()

@@ -18,6 +18,7 @@ import torch
 
 from phalanx.collectives import Group
 from phalanx.groups.connect import connect
+from phalanx.settings import read_placement
 from phalanx_tools.bench import training
 from phalanx_tools.bench.cases import ITEM_BYTES
 
@@ -76,7 +77,14 @@ class _Contender:
         return self.calls["barrier"], (), lambda: True
 
     def _send_recv(self, count: int, _: int) -> Prepared:
-        peer = self.rank ^ 1
+        return self._exchange(count, self.rank ^ 1, is_first=self.rank % 2 == 0)
+
+    def _send_recv_far(self, count: int, _: int) -> Prepared:
+        """Exchange with a rank in the other half, which is on another host if there are several."""
+        half = self.ranks // 2
+        return self._exchange(count, (self.rank + half) % self.ranks, is_first=self.rank < half)
+
+    def _exchange(self, count: int, peer: int, *, is_first: bool) -> Prepared:
         data, received = _pattern(count, self.rank), torch.zeros(count)
         send, recv = self.calls["send"], self.calls["recv"]
 
@@ -88,7 +96,7 @@ class _Contender:
             recv(received, peer)
             send(data, peer)
 
-        call = exchange_first if self.rank % 2 == 0 else exchange_second
+        call = exchange_first if is_first else exchange_second
         return call, (), lambda: torch.equal(received, _pattern(count, peer))
 
 
@@ -212,22 +220,40 @@ def _time(contender: _Contender, call: Callable[..., Any], arguments: tuple[Any,
     return time.perf_counter() - start
 
 
-def serve(kind: str, address: str, store: str) -> None:
-    """Work for the controller until it closes the connection."""
-    torch.set_num_threads(1)
+def socket_name(address: str) -> str:
+    """Return the name of a Unix socket: that of a path as it is, any other in the abstract namespace."""
+    return address if address.startswith("/") else "\0" + address
+
+
+def _make_contender(kind: str, meeting: str) -> _Contender:
+    """Make a contender.
+
+    Args:
+        kind: Its name.
+        meeting: Where ranks of torch.distributed meet: a URL.
+    """
+    if kind in _BACKENDS and meeting == "env://":  # ranks on several hosts, which have their places from variables
+        placement = read_placement()
+        assert placement is not None
+        return TorchDistributed(placement.rank, placement.size, _BACKENDS[kind], init_method=meeting)
     group = connect()
     if kind == "phalanx":
-        contender: _Contender = Phalanx(group)
-    elif kind == "copy":
-        contender = PlainCopies(group)
-    elif kind == "torch_alone":
-        contender = TorchAlone(group)
-    else:
-        contender = TorchDistributed(group.rank, group.size, _BACKENDS[kind], init_method=f"file://{store}")
+        return Phalanx(group)
+    if kind == "copy":
+        return PlainCopies(group)
+    if kind == "torch_alone":
+        return TorchAlone(group)
+    return TorchDistributed(group.rank, group.size, _BACKENDS[kind], init_method=meeting)
+
+
+def serve(kind: str, address: str, meeting: str) -> None:
+    """Work for the controller until it closes the connection."""
+    torch.set_num_threads(1)
+    contender = _make_contender(kind, meeting)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect("\0" + address)
+    connection.connect(socket_name(address))
     stream = connection.makefile("rw")
-    stream.write(json.dumps({"rank": group.rank, "version": f"torch {torch.__version__}"}) + "\n")
+    stream.write(json.dumps({"rank": contender.rank, "version": f"torch {torch.__version__}"}) + "\n")
     stream.flush()
     prepared: Prepared | None = None
     for line in stream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ import click
 
 from phalanx.cli.command_group import CommandGroup
 from phalanx_tools.commands.bench_gpu import gpu
+from phalanx_tools.commands.bench_hosts import hosts
+from phalanx_tools.commands.lists import names_of, positive_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,29 +24,8 @@ _CONTENDERS = ("phalanx", "phalanx_torch", "gloo", "openmpi", "mpich", "copy", "
 _SIZES = "4,4096,65536,1048576,16777216,67108864"
 
 
-def _names(allowed: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
-    def parse(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
-        names = tuple(name.strip() for name in text.split(",") if name.strip())
-        for name in names:
-            if name not in allowed:
-                raise click.BadParameter(f"{name!r} is not one of {', '.join(allowed)}")
-        if not names:
-            raise click.BadParameter("give at least one")
-        return names
-
-    return parse
-
-
-def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return _default_ranks()
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None
-    if any(number < 1 for number in numbers):
-        raise click.BadParameter("give numbers above 0")
-    return numbers
+def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
+    return _default_ranks() if text is None else positive_numbers(context, option, text)
 
 
 def _default_ranks() -> tuple[int, ...]:
@@ -59,6 +40,7 @@ def bench() -> None:
 
 
 bench.add_command(gpu)
+bench.add_command(hosts)
 
 _ranks_option = click.option(
     "--ranks",
@@ -72,7 +54,7 @@ _rounds_option = click.option("--rounds", default=7, show_default=True, help="Ho
 @bench.command()
 @click.option(
     "--operations",
-    callback=_names(_OPERATIONS),
+    callback=names_of(*_OPERATIONS),
     default=",".join(_OPERATIONS),
     show_default=True,
     help="The operations to measure.",
@@ -87,7 +69,7 @@ _rounds_option = click.option("--rounds", default=7, show_default=True, help="Ho
 )
 @click.option(
     "--contenders",
-    callback=_names(_CONTENDERS),
+    callback=names_of(*_CONTENDERS),
     default=",".join(_CONTENDERS),
     show_default=True,
     help="The contenders to compare.",

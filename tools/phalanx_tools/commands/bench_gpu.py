@@ -9,17 +9,9 @@ from typing import Any
 
 import click
 
+from phalanx_tools.commands.lists import positive_numbers
+
 _NO_GPU = 2
-
-
-def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of whole numbers") from None
-    if any(number < 1 for number in numbers):
-        raise click.BadParameter("give numbers above 0")
-    return numbers
 
 
 def _operations(_: click.Context, __: click.Parameter, text: str) -> tuple[str, ...]:
@@ -34,10 +26,10 @@ def _operations(_: click.Context, __: click.Parameter, text: str) -> tuple[str, 
 
 @click.command()
 @click.option("--operations", callback=_operations, default="", help="The collectives to measure [default: all].")
-@click.option("--ranks", callback=_numbers, default="2,4,8", show_default=True, help="The numbers of ranks.")
+@click.option("--ranks", callback=positive_numbers, default="2,4,8", show_default=True, help="The numbers of ranks.")
 @click.option(
     "--sizes",
-    callback=_numbers,
+    callback=positive_numbers,
     default="4,4096,65536,1048576,16777216,67108864,268435456",
     show_default=True,
     help="The sizes of the largest tensor of a rank, in bytes.",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from phalanx_tools.conformance.faults.cell import Cell, Run
     from phalanx_tools.conformance.faults.matrix import CellResult
 
 
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
     "--form", "forms", multiple=True, type=click.Choice(["small", "large"]), help="Use only tensors of this size."
 )
 @click.option(
+    "--hosts",
+    "is_over_hosts",
+    is_flag=True,
+    help="Run the four ranks on two hosts that this machine makes (root). A cell takes some seconds.",
+)
+@click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes to this file."
 )
 @click.option(
@@ -35,6 +44,7 @@ def faults(
     faults: tuple[str, ...],
     doors: tuple[str, ...],
     forms: tuple[str, ...],
+    is_over_hosts: bool,
     json_file: Path | None,
     verbose: bool,
 ) -> None:
@@ -43,6 +53,7 @@ def faults(
     The exit code is 1 if an error does not name the culprit.
     """
     from phalanx_tools.conformance.faults.matrix import list_cells, run_cells, summarise, write_legend, write_table
+    from phalanx_tools.conformance.faults.program import run_cell as run_on_this_host
 
     cells = list_cells(operations=operations, faults=faults, doors=doors, forms=forms)
     if not cells:
@@ -61,12 +72,25 @@ def faults(
         if verbose and outcome.flaws:
             _tell_notes(outcome)
 
-    outcomes = run_cells(cells, watch)
+    with contextlib.ExitStack() as stack:
+        run_cell = _start_hosts(stack) if is_over_hosts else run_on_this_host
+        outcomes = run_cells(cells, watch, run_cell=run_cell)
     click.echo(f"{write_table(outcomes)}\n\n{write_legend()}")
     if json_file is not None:
         json_file.write_text(json.dumps([_as_json(outcome) for outcome in outcomes], indent=1) + "\n")
     click.echo(summarise(outcomes))
     raise SystemExit(1 if any(outcome.flaws for outcome in outcomes) else 0)
+
+
+def _start_hosts(stack: contextlib.ExitStack) -> Callable[[Cell], Run]:
+    from phalanx_tools.conformance.faults.over_hosts import NUM_HOSTS, run_cell_over_hosts
+    from phalanx_tools.hosts.bed import hosts
+    from phalanx_tools.hosts.requirements import why_no_hosts
+
+    if why_no_hosts():
+        raise click.ClickException(why_no_hosts())
+    bed = stack.enter_context(hosts(NUM_HOSTS))
+    return lambda cell: run_cell_over_hosts(cell, bed)
 
 
 def _tell_notes(outcome: CellResult) -> None:

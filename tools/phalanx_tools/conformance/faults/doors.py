@@ -30,12 +30,12 @@ class Door:
     set_timeout: Callable[[timedelta], None]
 
 
-def enter(door: str, folder: Path) -> Door:
+def enter(door: str, folder: Path | None) -> Door:
     """Make the group of all ranks, through one of the doors.
 
     Args:
         door: Which.
-        folder: A place for torch's store that the ranks have in common.
+        folder: A place for torch's store that the ranks have in common; None if they are started by `phalanx run`.
 
     Raises:
         PhalanxError: Not every rank came.
@@ -46,8 +46,11 @@ def enter(door: str, folder: Path) -> Door:
     from phalanx.torch_backend.untyped import dist
 
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # some functions have new names
+    if folder is None:
+        dist.init_process_group("phalanx")
+        return Door(dist.get_rank(), dist, dist.group.WORLD.set_timeout)
     context = current_context()
-    assert context is not None, "ranks of the matrix are started by spawn()"
+    assert context is not None, "these ranks are started by spawn()"
     place = {"init_method": f"file://{folder}/store", "rank": context.rank, "world_size": context.size}
     dist.init_process_group("phalanx", **place)
     return Door(context.rank, dist, dist.group.WORLD.set_timeout)

@@ -14,7 +14,8 @@ from phalanx.collectives import ReduceOp
 from phalanx_tools.conformance.faults.operations import CULPRIT, Arguments, Operation
 
 REASON = "the fault matrix wants it so"
-_PROCESS = rf"rank {CULPRIT} \(pid \d+\)"
+# The rank, its process if that is on this host, and else the host.
+_PROCESS = rf"rank {CULPRIT}(?: of \d+)? (?:\(pid \d+\)|on host \d+(?: \((?:\S+, )?pid \d+\))?)"
 _CALLED = rf"differs +{_PROCESS} called .*, \S*(?:operations|program)\.py:\d+"
 
 

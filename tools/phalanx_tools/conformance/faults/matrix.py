@@ -59,7 +59,10 @@ def _is_wanted(name: str, names: Sequence[str]) -> bool:
 
 
 def run_cells(
-    cells: Sequence[Cell], watch: Callable[[CellResult, int], None], prompt_s: float | None = None
+    cells: Sequence[Cell],
+    watch: Callable[[CellResult, int], None],
+    prompt_s: float | None = None,
+    run_cell: Callable[[Cell], Run] = run_cell,
 ) -> list[CellResult]:
     """Run cells one after the other: the clock counts. `watch` gets each result, and how many are done."""
     outcomes = []

@@ -1,0 +1,195 @@
+// Groups over hosts: every collective with every plan, on even and uneven hosts; calls that differ; faults in the middle.
+#include "fake_wire.hpp"
+#include "plain_collectives.hpp"
+
+using namespace ranks;
+
+namespace {
+
+using Table = std::vector<std::vector<int>>;
+
+// 0 and 1 elements, both sides of what travels behind a card, several chunks.
+const std::vector<std::size_t> kCounts =
+    kIsSanitized ? std::vector<std::size_t>{0, 1, 1025, 16385} : std::vector<std::size_t>{0, 1, 21, 1025, 4097, 16384, 16385, 70001};
+
+template <class T>
+void each_collective(PlainCollectives<T, HostGroup>& plain, int num_ranks, std::size_t count) {
+  const auto n = std::size_t(num_ranks);
+  plain.all_reduce(count);
+  plain.all_reduce(count, ReduceOp::kMax);
+  plain.barrier();
+  for (int root = 0; root < num_ranks; ++root) {
+    plain.reduce(count, root);
+    plain.broadcast(count, root);
+    plain.gather(count, root);
+    plain.scatter(count, root);
+  }
+  plain.all_gather(std::vector<std::size_t>(n, count));
+  plain.all_gather(std::vector<std::size_t>(n, count), true);
+  plain.reduce_scatter(std::vector<std::size_t>(n, count));
+  plain.all_to_all([&](int, int) { return count; });
+  plain.all_to_all([&](int from, int to) { return from > to ? count : 0; });
+}
+
+void each_of_every_size(const Table& table) {
+  Hosts(table).run([](HostGroup& group) {
+    PlainCollectives<std::int32_t, HostGroup> plain(group, 1);
+    for (const std::size_t count : kCounts) each_collective(plain, group.num_ranks(), count);
+  });
+}
+
+void random_series(const Table& table, std::uint32_t seed, int operations, std::size_t most) {
+  Hosts(table).run([=](HostGroup& group) {
+    std::mt19937 shared(seed), own(seed * 100 + std::uint32_t(group.rank()));
+    PlainCollectives<float, HostGroup> floats(group, seed);
+    PlainCollectives<std::uint8_t, HostGroup> bytes(group, seed + 1);
+    for (int i = 0; i < operations; ++i) {
+      for (auto pauses = own() % 8 == 0 ? own() % 64 : 0; pauses > 0; --pauses) sched_yield();
+      if (shared() % 2 == 0) floats.random_one(shared, most); else bytes.random_one(shared, most * 4);
+    }
+  });
+}
+
+}  // namespace
+
+TEST(two_hosts_of_one_rank) { each_of_every_size({{0}, {1}}); }
+TEST(two_hosts_of_two_ranks) { each_of_every_size({{0, 1}, {2, 3}}); }
+TEST(ranks_dealt_out_cyclically) { each_of_every_size({{0, 2}, {1, 3}}); }
+TEST(three_hosts_with_different_numbers_of_ranks) { each_of_every_size({{0, 3, 4}, {1}, {2, 5}}); }
+TEST(a_rank_alone_on_the_first_host) { each_of_every_size({{0}, {1, 2, 3}}); }
+
+TEST(several_chunks) {
+  for (const Table& table : {Table{{0, 1}, {2, 3}}, Table{{0}, {1, 2}, {3}}}) {
+    Hosts(table).run([](HostGroup& group) {
+      PlainCollectives<float, HostGroup> plain(group, 1);
+      const std::size_t count = (kIsSanitized ? 1 : 3) * (kHostChunkBytes / sizeof(float)) + 12345;
+      plain.all_reduce(count);
+      plain.reduce(count, 1);
+      plain.reduce(count, 3);
+      plain.broadcast(count, 2);
+    });
+  }
+}
+
+TEST(random_series_on_two_hosts) { random_series({{0, 1}, {2, 3}}, 1, kIsSanitized ? 200 : 1000, 30000); }
+TEST(random_series_on_uneven_hosts) { random_series({{0, 4, 5}, {1, 2}, {3}}, 2, kIsSanitized ? 100 : 600, 30000); }
+
+// What the hosts send is counted, without the cards.
+TEST(bytes_between_hosts_are_the_fewest) {
+  for (const Table& table : {Table{{0, 1}, {2, 3}}, Table{{0, 2}, {1, 3}}, Table{{0, 1}, {2, 3}, {4, 5}}}) {
+    const std::size_t hosts = table.size(), num_ranks = hosts * 2, count = kIsSanitized ? 1 << 18 : 1 << 20, bytes = count * sizeof(float);
+    const auto sent = [&](const std::function<void(PlainCollectives<float, HostGroup>&)>& run) {
+      Hosts world(table);
+      world.run([&](HostGroup& group) {
+        PlainCollectives<float, HostGroup> plain(group, 1);
+        run(plain);
+      });
+      return world.network().sent_bytes() - hosts * (hosts - 1) * 2 * sizeof(Card);  // one for the call, one for leaving
+    };
+    CHECK_EQUAL(sent([&](auto& plain) { plain.all_reduce(count); }), 2 * bytes * (hosts - 1));
+    CHECK_EQUAL(sent([&](auto& plain) { plain.broadcast(count, 1); }), bytes * (hosts - 1));
+    CHECK_EQUAL(sent([&](auto& plain) { plain.reduce(count, 1); }), bytes * (hosts - 1));
+    CHECK_EQUAL(sent([&](auto& plain) { plain.all_gather(std::vector<std::size_t>(num_ranks, count)); }), num_ranks * bytes * (hosts - 1));
+    CHECK_EQUAL(sent([&](auto& plain) { plain.reduce_scatter(std::vector<std::size_t>(num_ranks, count)); }), num_ranks * bytes * (hosts - 1));
+  }
+}
+
+TEST(hosts_that_call_different_things) {
+  for (const int odd : {0, 1}) {
+    Hosts({{0, 1}, {2, 3}}).run([&](HostGroup& group) {
+      std::vector<std::int32_t> data(10);
+      const std::uint64_t count = group.map().host() == odd ? 7 : 10;
+      const Trouble trouble = trouble_of([&] { all_reduce(group, call_of(Operation::kAllReduce, count), reinterpret_cast<std::byte*>(data.data()), {}); });
+      CHECK_EQUAL(int(trouble.kind), int(FaultKind::kMismatch));
+      CHECK_EQUAL(trouble.culprit, kElsewhere);
+      CHECK(trouble.detail.text.find("operation 1 of " + std::to_string(17 - count)) != std::string::npos);
+    });
+  }
+}
+
+TEST(ranks_of_one_host_that_call_different_things) {
+  Hosts({{0, 1}, {2, 3}, {4}}).run([](HostGroup& group) {
+    std::vector<std::int32_t> data(100'000);
+    const std::uint64_t count = group.rank() == 3 ? 90'000 : 100'000;
+    const Trouble trouble = trouble_of([&] { all_reduce(group, call_of(Operation::kAllReduce, count), reinterpret_cast<std::byte*>(data.data()), {}); });
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kMismatch));
+    if (group.map().host() == 1) {
+      CHECK(trouble.culprit >= 0);
+    } else {
+      CHECK_EQUAL(trouble.culprit, kElsewhere);
+      CHECK(trouble.detail.text.starts_with("host 1: trouble "));
+    }
+  });
+}
+
+TEST(a_rank_that_dies_in_the_middle) {
+  Hosts hosts({{0, 1}, {2, 3}});
+  hosts.run([&](HostGroup& group) {
+    PlainCollectives<float, HostGroup> plain(group, 1);
+    plain.all_reduce(10);
+    if (group.rank() == 3) return declare_dead(layout_of(hosts.outer(1)), 1, 256 + 9);
+    std::vector<float> data(3'000'000);
+    const Trouble trouble = trouble_of([&] { all_reduce(group, call_of(Operation::kAllReduce, data.size(), DType::kFloat32), reinterpret_cast<std::byte*>(data.data()), {}); }, 3.0);
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kPeerDied));
+    CHECK_EQUAL(trouble.culprit, group.rank() == 2 ? 1 : kElsewhere);
+  });
+}
+
+TEST(a_host_that_is_late) {
+  Hosts({{0, 1}, {2}}).run([](HostGroup& group) {
+    barrier(group, call_of(Operation::kBarrier));
+    if (group.rank() == 2) return void(usleep(4'000'000));
+    const Trouble trouble = trouble_of([&] { barrier(group, call_of(Operation::kBarrier, 0, DType::kInt32, 0, 0.5)); }, 3.0);
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kTimeout));
+    CHECK_EQUAL(trouble.culprit, kElsewhere);
+    CHECK_EQUAL(trouble.detail.text, "host 1 (rank 2) did not come");
+  });
+}
+
+TEST(a_rank_that_is_late_is_named_by_its_host) {
+  Hosts({{0, 1}, {2, 3}}).run([](HostGroup& group) {
+    barrier(group, call_of(Operation::kBarrier));
+    if (group.rank() == 3) return void(usleep(3'000'000));
+    const Trouble trouble = trouble_of([&] { barrier(group, call_of(Operation::kBarrier, 0, DType::kInt32, 0, 0.5)); }, 2.0);
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kTimeout));
+    CHECK_EQUAL(trouble.culprit, group.rank() == 2 ? 1 : kElsewhere);
+    if (group.rank() < 2) CHECK(trouble.detail.text.starts_with("host 1: trouble "));
+  });
+}
+
+TEST(a_host_that_leaves) {
+  Hosts({{0, 1}, {2, 3}}).run([](HostGroup& group) {
+    PlainCollectives<float, HostGroup> plain(group, 1);
+    plain.barrier();
+    if (group.map().host() == 1) return;
+    const Trouble trouble = trouble_of([&] { plain.barrier(); });
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kPeerLeft));
+    CHECK_EQUAL(trouble.detail.text, "host 1 (ranks 2, 3) has closed the group");
+  });
+}
+
+TEST(a_fault_that_the_launcher_sets_ends_a_wait_for_the_wire) {
+  Hosts hosts({{0, 1}, {2}});
+  hosts.run([&](HostGroup& group) {
+    if (group.rank() == 2) return void(usleep(600'000));
+    std::thread launcher;
+    if (group.rank() == 0)
+      launcher = std::thread([&] {
+        usleep(100'000);
+        set_fault(layout_of(hosts.outer(0)), FaultKind::kPeerFailed, -1, kLauncher, 0, {"host 1 has been silent for 3 s"});
+      });
+    const Trouble trouble = trouble_of([&] { barrier(group, call_of(Operation::kBarrier)); }, 1.0);
+    if (launcher.joinable()) launcher.join();
+    CHECK_EQUAL(trouble.detail.text, "host 1 has been silent for 3 s");
+  });
+}
+
+TEST(an_average_of_halves_does_not_overflow) {
+  Hosts({{0, 1}, {2}}).run([](HostGroup& group) {
+    std::vector<std::uint16_t> data(100, 0x7bff);  // the largest half, 65504
+    Call call = call_of(Operation::kAllReduce, data.size(), DType::kFloat16);
+    call.op = ReduceOp::kAvg;
+    all_reduce(group, call, reinterpret_cast<std::byte*>(data.data()), {});
+    CHECK_EQUAL(data[99], 0x7bff);
+  });
+}

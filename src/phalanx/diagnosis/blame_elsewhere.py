@@ -1,0 +1,67 @@
+"""Whom a text from another host blames, and for what.
+
+Texts come from the ranks of that host and from the launchers, and all of them are for people. Pure functions over
+them, so that programs get the same attributes of an error whether the culprit is on this host or on another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_NUMBERS = r"(\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)"
+_AT_FRONT = re.compile(rf"^(?:host \d+: )?(?:host \d+ \((?:\S+, )?)?ranks? {_NUMBERS}\b")
+_LATE = re.compile(rf"\branks? {_NUMBERS}\)? did not come$")
+_TOPIC = re.compile(r"ranks disagree on ([\w ]+)$")
+_VERDICTS = (
+    (re.compile(r" was killed by | ended with exit code |connection to .* was lost|has been silent|has died"), "died"),
+    (re.compile(r" had its arguments refused"), "refused"),
+    (re.compile(r" raised: | failed: "), "raised"),
+    (re.compile(r" closed the group"), "left"),
+)
+
+
+def find_blame(kind: str, headline: str, lines: Sequence[str]) -> tuple[tuple[int, ...], str]:
+    """Return the culprits, as far as they are known, and the verdict: the attributes of a PhalanxError.
+
+    Args:
+        kind: The kind of the fault, such as "mismatch".
+        headline: The first line of the text.
+        lines: The others.
+    """
+    if kind == "mismatch":
+        topic = _TOPIC.search(headline)
+        is_unknown = any(line.startswith("  unknown ") for line in lines)
+        culprits = () if is_unknown else _labelled("differs", lines)
+        return culprits, f"different {topic[1]}" if topic else "different operation"
+    if kind == "timeout":
+        late = _LATE.search(headline)
+        return _labelled("missing", lines) or (_expand(late[1]) if late else ()), "late"
+    verdict = next((verdict for pattern, verdict in _VERDICTS if pattern.search(headline)), "elsewhere")
+    front = _AT_FRONT.search(headline)
+    return _expand(front[1]) if front else (), verdict
+
+
+def without_agreeing(call: str, lines: Sequence[str]) -> list[str]:
+    """Leave out the ranks that called what this rank has called; then it is known who is right.
+
+    Args:
+        call: The call of this rank, without its place.
+        lines: What a host says whose ranks disagree.
+    """
+    agreeing = [line for line in lines if line.startswith("  differs ") and f" called {call}," in line]
+    differing = [line for line in lines if line.startswith("  differs ") and line not in agreeing]
+    if not agreeing or not differing:
+        return list(lines)
+    return [line for line in lines if line not in agreeing and not line.startswith("  unknown ")]
+
+
+def _labelled(label: str, lines: Sequence[str]) -> tuple[int, ...]:
+    found = [re.match(rf"  {label} +ranks? {_NUMBERS}\b", line) for line in lines]
+    return tuple(sorted({rank for match in found if match for rank in _expand(match[1])}))
+
+
+def _expand(numbers: str) -> tuple[int, ...]:
+    """Return the ranks in a list such as "0-2, 5"."""
+    ranges = [part.partition("-") for part in numbers.split(", ")]
+    return tuple(rank for first, _, last in ranges for rank in range(int(first), int(last or first) + 1))

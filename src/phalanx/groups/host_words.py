@@ -1,0 +1,192 @@
+"""Errors of a group over hosts: what happened on this host, with the numbers of the whole group, and on other hosts.
+
+Pure functions over facts, as phalanx.diagnosis.explain has them for one host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.diagnosis import Scene, explain, formatting
+from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
+from phalanx.diagnosis.surroundings import Surroundings
+from phalanx.engine.facts import EntryFacts, RankFacts, Trouble
+from phalanx.errors import (
+    AbortedError,
+    DeadlockError,
+    MismatchError,
+    OperationTimeoutError,
+    PeerDiedError,
+    PeerFailedError,
+    PeerLeftError,
+    PhalanxError,
+    SharedMemoryError,
+)
+from phalanx.groups.hosts import HostTable
+from phalanx.launch.agent_line import HostRows
+
+ELSEWHERE = -2  # the culprit of a fault if it is a rank of another host; see native/core/faults.hpp
+
+_ERRORS: dict[str, type[PhalanxError]] = {
+    "mismatch": MismatchError,
+    "timeout": OperationTimeoutError,
+    "peer_died": PeerDiedError,
+    "peer_left": PeerLeftError,
+    "peer_failed": PeerFailedError,
+    "aborted": AbortedError,
+    "interrupted": AbortedError,
+    "out_of_memory": SharedMemoryError,
+    "deadlock": DeadlockError,
+}
+_ADVICE = {
+    "mismatch": "call the same operations in the same order with the same sizes on every rank of every host",
+    "timeout": "find out why it is late, or give a longer timeout (timeout_s)",
+    "peer_left": "let every rank make the same calls before it closes the group",
+}
+_LATE = " did not come"
+
+
+@dataclass(frozen=True)
+class HostWords:
+    """The point of view of one rank.
+
+    Attributes:
+        group: The group's name.
+        rank: The rank.
+        table: The ranks of each host.
+    """
+
+    group: str
+    rank: int
+    table: HostTable
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """The ranks of this host."""
+        return self.table.hosts[self.table.host_of(self.rank)]
+
+    def explain_here(
+        self,
+        facts: Trouble,
+        rows: Sequence[RankFacts],
+        entries: Sequence[EntryFacts | None],
+        around: Surroundings,
+    ) -> PhalanxError:
+        """Return the exception for what happened on this host; the arguments have the numbers of its ranks here."""
+        told = facts._replace(
+            culprit=self.rank_of(facts.culprit),
+            reporter=self.rank_of(facts.reporter),
+            root=self.rank_of(facts.root) if facts.is_message else facts.root,
+        )
+        return explain(told, self._scene(rows, entries, around, facts.fault_seq))
+
+    def rank_of(self, local: int) -> int:
+        """Return the rank with a number on this host; what is no number of a rank stays as it is."""
+        return self.here[local] if 0 <= local < len(self.here) else local
+
+    def explain_elsewhere(
+        self, facts: Trouble, entry: EntryFacts | None, answers: Sequence[HostRows] = ()
+    ) -> PhalanxError:
+        """Return the exception for what happened on another host.
+
+        Args:
+            facts: The text is what that host says.
+            entry: The call of this rank.
+            answers: What the launchers of all hosts see of the group, if somebody is late.
+        """
+        headline, *more = facts.text.splitlines() or ["something happened on another host"]
+        if facts.kind == "mismatch" and " called " in headline:
+            headline, more = "hosts called different things", [f"  differs  {headline}", *more]
+        if facts.kind == "timeout" and headline.endswith(_LATE) and not facts.is_message:
+            headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
+            more = more or self._missing(answers, facts.fault_seq)
+        if entry is not None and facts.kind == "mismatch":
+            more = without_agreeing(formatting.call(entry), more)
+        culprits, verdict = find_blame(facts.kind, headline, more)
+        advice = _ADVICE.get(facts.kind, "look at what the ranks of that host printed")
+        if facts.kind == "peer_failed" and not facts.is_fatal:
+            advice = "correct the call on that rank"
+        number = f" #{facts.seq}" if facts.seq else ""
+        title = f'{facts.operation}{number} of group "{self.group}": {headline}'
+        lines = [title, f"  here     {self._own_call(facts, entry)}", *more, f"  do       {advice}"]
+        # What a program does about a lost rank must not depend on who has noticed the loss.
+        error = PeerDiedError if verdict == "died" else _ERRORS.get(facts.kind, PeerFailedError)
+        return error(
+            "\n".join(lines),
+            group=self.group,
+            rank=self.rank,
+            num_ranks=self.table.size,
+            operation=facts.operation,
+            sequence=facts.seq or None,
+            culprits=culprits,
+            verdict=verdict,
+        )
+
+    def for_others(self, error: PhalanxError, kind: str, pid: int) -> str:
+        """Return what other hosts say about an error of this one: without what concerns only the call of this rank.
+
+        If ranks of this host disagree, the call of this rank is one of those that the others compare with their own.
+        """
+        headline, *lines = str(error).split(f'of group "{self.group}": ', 1)[-1].splitlines()
+        if kind == "timeout":  # the others know how long that was
+            headline = headline.removeprefix("timed out after").partition(", ")[2] or headline
+        kept, keeps = [headline], True
+        for line in lines:
+            if kind == "mismatch" and line.startswith("  here ") and " called " in line:
+                kept.append(f"  differs  rank {self.rank} (pid {pid}) called {line.partition(' called ')[2]}")
+            if line[2:11].strip():
+                keeps = not line.startswith(("  here ", "  do "))
+            if keeps:
+                kept.append(line)
+        return "\n".join(kept)
+
+    def _own_call(self, facts: Trouble, entry: EntryFacts | None) -> str:
+        called = ""
+        if entry is not None:
+            called = f" called {formatting.call(entry)}"
+        elif facts.shape:
+            called = f" called {facts.operation} {facts.dtype} {formatting.shape(facts.shape)}"
+        where = f", {formatting.place(facts.location)}" if facts.location else ""
+        return f"rank {self.rank} of {self.table.size}{called}{where}"
+
+    def _missing(self, answers: Sequence[HostRows], seq: int) -> list[str]:
+        """Say what the ranks of other hosts that are late do instead."""
+        # The world of each host has the same name as a world over hosts, but nobody calls anything there.
+        used = [found for found in answers if any(row.arrived for row in found.rows)]
+        if [len(found.rows) for found in used] != [len(host) for host in self.table.hosts]:
+            return []
+        lines = []
+        for found, members in zip(used, self.table.hosts, strict=True):
+            for row in found.rows:
+                if row.arrived >= seq or members == self.here:
+                    continue
+                what = Scene(self.group, 0, len(found.rows), found.rows).whereabouts(row.rank)
+                lines.append(f"  missing  rank {members[row.rank]} (pid {row.any_pid}) on host {found.host} {what}")
+                lines += [f"           is now at {found.places[row.rank]}"] if row.rank in found.places else []
+        return lines
+
+    def _scene(
+        self, rows: Sequence[RankFacts], entries: Sequence[EntryFacts | None], around: Surroundings, seq: int
+    ) -> Scene:
+        """Give this host's ranks their numbers in the whole group. The others are not late, as far as is known."""
+        last = max((row.arrived for row in rows), default=0) + seq
+        all_rows = [_unknown_row(rank, last) for rank in range(self.table.size)]
+        all_entries: list[EntryFacts | None] = [None] * self.table.size
+        for row in rows:
+            mail = row.mail and row.mail._replace(root=self.rank_of(row.mail.root))
+            rank = self.rank_of(row.rank)
+            all_rows[rank] = row._replace(rank=rank, sleeps_for=self.rank_of(row.sleeps_for), mail=mail)
+            if entries:
+                all_entries[rank] = entries[row.rank]
+        told = Surroundings(
+            {self.rank_of(rank): stand for rank, stand in around.stands.items()},
+            {self.rank_of(rank): wait for rank, wait in around.waits.items()},
+            {self.rank_of(rank): state for rank, state in around.states.items()},
+            around.cycle,
+        )
+        return Scene(self.group, self.rank, self.table.size, all_rows, all_entries if entries else (), told)
+
+
+def _unknown_row(rank: int, arrived: int) -> RankFacts:
+    return RankFacts(rank, 0, 0, 0, False, False, False, "present", -1, arrived, arrived, -1, None, None, None)

@@ -1,0 +1,89 @@
+"""What a rank of a job on several hosts asks its rendezvous server for: the board, and what other hosts know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.errors import PhalanxError
+from phalanx.launch.board import nobody_wrote
+from phalanx.launch.context import current_context
+from phalanx.launch.hosts.addresses import parse_endpoint
+from phalanx.launch.hosts.client import ServerClient
+from phalanx.settings import job_attempt, job_desk, job_token
+
+_KEPT_AS = "rendezvous server"
+
+
+class ServerBoard:
+    """The board of a job that `phalanx run` has started on several hosts. The connection is authenticated.
+
+    Args:
+        client: The connection to the server.
+        prefix: What the keys begin with there, such as the number of the attempt.
+    """
+
+    def __init__(self, client: ServerClient, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def set(self, key: str, text: str) -> None:
+        """Write a text."""
+        self._client.request({"op": "set", "key": self._prefix + key, "value": text})
+
+    def get(self, key: str, timeout_s: float) -> str:
+        """Wait for a text, and return it.
+
+        Raises:
+            OperationTimeoutError: Nobody has written it in time.
+        """
+        return self.get_many([key], timeout_s)[0]
+
+    def get_many(self, keys: Sequence[str], timeout_s: float) -> list[str]:
+        """Wait for texts, and return them.
+
+        Raises:
+            OperationTimeoutError: One of them was not written in time.
+        """
+        found = self._client.get([self._prefix + key for key in keys], timeout_s)
+        if found is None:
+            missing = self._client.request({"op": "get", "keys": [self._prefix + key for key in keys]})
+            names = [str(key).removeprefix(self._prefix) for key in missing.get("missing", keys)]
+            raise nobody_wrote(names, timeout_s)
+        return found
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a counter, and return the sum."""
+        return int(self._client.request({"op": "add", "key": self._prefix + key, "amount": amount})["total"])
+
+
+def rendezvous_server() -> ServerClient | None:
+    """Return this rank's connection to the rendezvous server; None if the job has one host or another launcher."""
+    place = job_desk()
+    if not place:
+        return None
+    context = current_context()
+    if context is None:
+        return ServerClient(parse_endpoint(place), job_token())
+    client: ServerClient = context.own.setdefault(_KEPT_AS, ServerClient(parse_endpoint(place), job_token()))
+    return client
+
+
+def job_board() -> ServerBoard | None:
+    """Return the board of this rank's job; None if the job has one host or another launcher."""
+    client = rendezvous_server()
+    return None if client is None else ServerBoard(client, f"{job_attempt()}/board/")
+
+
+def ask_hosts(what: dict[str, object], timeout_s: float) -> list[tuple[int, object]]:
+    """Ask the launchers of all hosts something; return the numbers and the answers of the hosts that answer in time.
+
+    It raises nothing: whoever asks has something worse to report.
+    """
+    client = rendezvous_server()
+    if client is None:
+        return []
+    try:
+        answers = client.request({"kind": "ask", "what": what}, timeout_s)["answers"]
+        return sorted((int(host), value) for host, value in answers.items() if value is not None)
+    except (PhalanxError, ValueError, AttributeError, KeyError):
+        return []

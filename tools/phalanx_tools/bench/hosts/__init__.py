@@ -1,0 +1,1 @@
+"""Compare phalanx over several hosts with flat Gloo, OpenMPI and MPICH over the same links, in one interleaved run."""

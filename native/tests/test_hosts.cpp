@@ -164,7 +164,7 @@ TEST(a_host_that_leaves) {
     if (group.map().host() == 1) return;
     const Trouble trouble = trouble_of([&] { plain.barrier(); });
     CHECK_EQUAL(int(trouble.kind), int(FaultKind::kPeerLeft));
-    CHECK_EQUAL(trouble.detail.text, "host 1 (ranks 2, 3) has closed the group");
+    CHECK_EQUAL(trouble.detail.text, "rank 2 on host 1 closed the group");
   });
 }
 

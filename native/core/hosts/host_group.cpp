@@ -17,8 +17,7 @@ constexpr std::int64_t kLeaderGraceNs = kSecondNs, kLocalGraceNs = 3 * kSecondNs
 constexpr std::int64_t kBackstopNs = 10 * kSecondNs;  // no wait for the wire takes longer than the watcher's deadline and this
 constexpr std::int64_t kVerdictNs = kSecondNs * 3 / 2;  // how long the agents may take to say why a connection was lost
 constexpr unsigned kPollUs = 10'000;
-constexpr std::int64_t kFarewellNs = kSecondNs / 5;
-constexpr unsigned kFlushUs = 20'000;  // from the last card to the cut
+constexpr std::int64_t kFarewellNs = kSecondNs / 5;  // how long the last card may take
 
 }  // namespace
 
@@ -141,8 +140,7 @@ void HostGroup::tell_trouble(const Trouble& trouble) {
   const bool is_told = trouble.culprit == kElsewhere || (trouble.culprit < 0 && trouble.reporter == kLauncher);
   const std::string text =
       is_told ? trouble.detail.text : "host " + std::to_string(map_.host()) + ": " + words_.describe_trouble(trouble);
-  tell_all(trouble_card(CardKind::kFault, trouble.kind, outer_->seq(), text));
-  usleep(kFlushUs);
+  wire_.wait(tell_all(trouble_card(CardKind::kFault, trouble.kind, outer_->seq(), text)), kFarewellNs);
 }
 
 // On the watcher's thread.

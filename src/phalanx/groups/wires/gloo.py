@@ -26,6 +26,7 @@ _FOREVER = timedelta(days=20)  # Gloo counts milliseconds in 32 bits somewhere; 
 _MOMENT = timedelta(milliseconds=1)
 _NO_TAG = 2**31 - 1  # nobody sends with this one
 _MOST_VIEWS = 256
+_DONE: tuple[Any, Any] = (None, None)  # in the place of a message that has ended
 
 
 class GlooWire:
@@ -50,7 +51,7 @@ class GlooWire:
         self._store = store  # torch does not keep a store of Python alive
         self._group.set_timeout(_FOREVER)
         self._numbers = itertools.count(1)
-        self._under_way: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._under_way: dict[int, tuple[Any, Any]] = {}  # the work, and the memory that it uses
         self._views: dict[tuple[int, int], torch.Tensor] = {}
         self._lock = threading.Lock()  # guards _under_way, _views
         self._peers = set[int]()  # those that this rank is connected to, or was
@@ -83,19 +84,20 @@ class GlooWire:
         """
         limit = min(timedelta(seconds=limit_s), _FOREVER)
         for handle in handles:
-            work, _ = self._under_way[handle]
             try:
-                work.wait(limit)
+                self._under_way[handle][0].wait(limit)
             except RuntimeError as error:
                 raise _lost(error) from None
-            with self._lock:
-                del self._under_way[handle]
+            self._under_way[handle] = _DONE
+        with self._lock:
+            for handle in handles:
+                self._under_way.pop(handle, None)
 
     def has_come(self, handle: int) -> bool:
         """Tell whether a received message was complete when the wire broke."""
         found = self._under_way.get(handle)
-        if found is None:
-            return False
+        if found is None or found is _DONE:  # done, and then another one that was waited for with it has failed
+            return found is not None
         try:
             return bool(found[0].wait(_MOMENT))
         except RuntimeError:

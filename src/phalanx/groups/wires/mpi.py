@@ -88,8 +88,9 @@ class MpiWire:
                 if now - start > _SPIN_S:
                     time.sleep(pause_s)
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            with self._lock:
-                del self._under_way[handle]
+        with self._lock:
+            for handle in handles:
+                self._under_way.pop(handle, None)
 
     def has_come(self, handle: int) -> bool:
         """Tell whether a received message was complete when the wire broke."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from phalanx.engine import GroupSegment
+from phalanx.errors import OperationTimeoutError
 from phalanx.jobs.answers import answer_question
 from phalanx.jobs.attempt import Attempt
 from phalanx.jobs.host import Host
@@ -72,8 +73,11 @@ class JointAttempt(Attempt):
         hosts = self._start_told.hosts
         where = f" on host {hosts.number} ({hosts.cards[hosts.number].name}{process})"
         text = describe_failure(self.ranks, hosts.num_ranks, where)
+        # A rank whose time was up has waited for another. Its group tells the other hosts for whom, and where that is.
+        has_waited = culprit.note is not None and str(culprit.note).startswith(OperationTimeoutError.__name__)
+        is_consequence = has_waited or not culprit.is_culprit
         self._others.accuse(
-            Verdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=not culprit.is_culprit)
+            Verdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=is_consequence)
         )
 
     def on_purpose(self, what: str, exit_code: int) -> None:

@@ -26,7 +26,7 @@ _MEETING_S = 200.0  # of all ranks after a test
 _EVERY_NUMBER = {1, 2, 3, 4}
 _FIXTURES = ("group", "process_group")
 
-# What groups over hosts refuse, in words; test_refusals.py checks the words.
+# What groups over hosts refuse, and the words of the refusals.
 REFUSED = {
     "test_symmetric_tensors.py": "a tensor in memory that all ranks share can't be on several hosts",
     "test_merge.py": "merge is for ranks of one host",

@@ -61,6 +61,10 @@ while os.environ["RANK"] == "0":
     time.sleep(0.01)
 """
 
+_IN_A_WORKER_WHILE_A_PEER_WAITS = _IN_A_WORKER.replace(
+    "for batch", "import phalanx\ngroup = phalanx.connect()\nfor batch"
+).replace('while os.environ["RANK"] == "0":\n    time.sleep(0.01)', "group.barrier()")
+
 _IN_NATIVE_CODE = """
 import ctypes, os, threading
 
@@ -147,6 +151,23 @@ def test_ranks_keep_their_numbers_when_others_have_ended(tmp_path: Path) -> None
     with started_program(str(script), "run", "-n", "4", module="phalanx.cli") as job:
         assert wait_until(is_alone, LIMIT_S), shown
     assert wanted in shown
+
+
+def test_the_worker_of_a_rank_that_holds_up_others_is_in_the_first_lines(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    program = _IN_A_WORKER_WHILE_A_PEER_WAITS
+    script.write_text(program)
+    worker = f"which rank 1 started, is at {tmp_path.name}/train.py:{_line_of(program, 'here')} in __getitem__"
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
+        shown = diagnose(str(job.pid)).stdout
+        holdup, *below = [line for line in shown.splitlines() if line.lstrip().startswith("rank 1 holds up")] or [""]
+        return bool(holdup) and worker in "\n".join(shown.splitlines()[:4]) and not below
+
+    with started_program(str(script), "run", "-n", "2", module="phalanx.cli") as job:
+        assert wait_until(is_shown, LIMIT_S), shown
 
 
 def test_diagnose_shows_threads_that_run_the_program(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.findings import Findings, place_of
 from phalanx.diagnosis.processes import describe_state
-from phalanx.diagnosis.views import GroupView
+from phalanx.diagnosis.views import GroupView, ProcessView
 from phalanx.diagnosis.waits import Key, Wait, describe_cycle, find_cycle
 from phalanx.engine.facts import FaultFacts
 
@@ -79,8 +79,10 @@ def _describe_stopped(found: Findings) -> list[str]:
 
 def _describe_holdup(found: Findings, long: Sequence[Wait]) -> list[str]:
     culprits = _find_culprits(found, long)
-    shown = list(culprits.items())[:_SHOWN_CULPRITS]
-    lines = [_describe_culprit(found, key, number, held) for (key, number), held in shown]
+    lines = []
+    for (key, number), held in list(culprits.items())[:_SHOWN_CULPRITS]:
+        lines.append(_describe_culprit(found, key, number, held))
+        lines += _describe_children(found, found.process(key), f"rank {number}")[:_SHOWN_CULPRITS]
     if len(culprits) > _SHOWN_CULPRITS:
         lines.append(f"and {len(culprits) - _SHOWN_CULPRITS} more ranks hold up others")
     for wait in long:
@@ -129,16 +131,20 @@ def _describe_places(found: Findings) -> list[str]:
         numbers, place = found.ranks_of(process), place_of(process)
         if numbers and place:
             ranks.setdefault(place, []).extend(numbers)
-            lines += [
-                f"pid {child.pid}, which {formatting.rank_list(numbers)} started, is at {where}"
-                for child in found.children_of(process)
-                if (where := place_of(child))
-            ]
+            lines += _describe_children(found, process, formatting.rank_list(numbers))
     shown = [
         f"{formatting.rank_list(numbers)} {'is' if len(numbers) == 1 else 'are'} at {place}"
         for place, numbers in ranks.items()
     ]
     return [*shown[:_SHOWN_CULPRITS], *lines[:_SHOWN_CULPRITS]]
+
+
+def _describe_children(found: Findings, process: ProcessView | None, ranks: str) -> list[str]:
+    """Say which line each process that a rank has started is at, such as a worker of a DataLoader; not of idle ones."""
+    children = [] if process is None else found.children_of(process)
+    return [
+        f"pid {child.pid}, which {ranks} started, is at {place}" for child in children if (place := place_of(child))
+    ]
 
 
 def _describe_health(found: Findings) -> str:

@@ -121,6 +121,8 @@ def test_a_job_can_be_found_from_outside(tmp_path: Path) -> None:
             "command": ["python", str(script), "a"],
             "num_ranks": 2,
             "pids": [int(pids["0"]), int(pids["1"])],
+            "first_rank": 0,
+            "host": "",
         }
 
 

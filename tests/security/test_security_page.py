@@ -16,7 +16,7 @@ _PROOFS = {
     "They can't read, change or list the memory of a job.": [
         "test_diagnose.test_another_user_can_neither_list_nor_open_the_memory_of_a_job",
     ],
-    "They can't connect to a job.": [
+    "They can't connect to a job on one machine.": [
         "test_store.test_a_job_listens_nowhere_but_where_gloo_itself_does",
         "test_store.test_ranks_of_spawn_listen_nowhere",
     ],

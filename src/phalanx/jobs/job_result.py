@@ -11,7 +11,7 @@ from phalanx.launch.rank import first_culprit
 
 if TYPE_CHECKING:
     from phalanx.diagnosis.observation import Observation
-    from phalanx.launch.hosts.blame import Verdict
+    from phalanx.launch.hosts.blame import AttemptVerdict
 
 TIMED_OUT_EXIT_CODE = 124  # as with timeout(1)
 
@@ -32,7 +32,7 @@ class JobResult:
     ranks: list[JobRank]
     signal: signal.Signals | None = None
     seen: Observation | None = None
-    verdict: Verdict | None = None
+    verdict: AttemptVerdict | None = None
 
     @property
     def is_elsewhere(self) -> bool:

@@ -18,7 +18,7 @@ from phalanx.jobs.summary import describe_failure
 from phalanx.launch.disagreement import Disagreement
 from phalanx.launch.hosts.access import keep_access
 from phalanx.launch.hosts.addresses import parse_endpoint
-from phalanx.launch.hosts.blame import Verdict
+from phalanx.launch.hosts.blame import AttemptVerdict
 from phalanx.launch.hosts.start import JobStart
 from phalanx.launch.rank import first_culprit
 
@@ -77,13 +77,13 @@ class JointAttempt(Attempt):
         has_waited = culprit.note is not None and str(culprit.note).startswith(OperationTimeoutError.__name__)
         is_consequence = has_waited or not culprit.is_culprit
         self._others.accuse(
-            Verdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=is_consequence)
+            AttemptVerdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=is_consequence)
         )
 
     def on_purpose(self, what: str, exit_code: int) -> None:
         """Tell the other hosts that this one ends the job."""
         number = self._start_told.hosts.number
-        self._others.accuse(Verdict(f"{self._others.title} {what}", number, exit_code, is_final=True))
+        self._others.accuse(AttemptVerdict(f"{self._others.title} {what}", number, exit_code, is_final=True))
 
     def after_ranks(self) -> None:
         """Wait until it is known how the attempt has ended on all hosts."""
@@ -115,7 +115,7 @@ class JointAttempt(Attempt):
         if verdict.host != self._start_told.hosts.number or verdict.is_lost:
             self._end_because_of(verdict)
 
-    def _end_because_of(self, verdict: Verdict) -> None:
+    def _end_because_of(self, verdict: AttemptVerdict) -> None:
         """Free the ranks here, because of something that they are not to blame for."""
         if self._outcome.kind == "done":
             self._outcome.kind = "failed"

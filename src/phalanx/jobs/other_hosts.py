@@ -10,7 +10,7 @@ from phalanx.jobs.elastic_meeting import meet_elastically
 from phalanx.jobs.job import Job
 from phalanx.jobs.no_job import NoJobError
 from phalanx.launch.hosts.agent_client import AgentClient
-from phalanx.launch.hosts.blame import Verdict
+from phalanx.launch.hosts.blame import AttemptVerdict
 from phalanx.launch.hosts.cards import HostCard, JobHosts
 from phalanx.launch.hosts.link import Message
 from phalanx.launch.hosts.plan import HostsPlan
@@ -39,10 +39,10 @@ class OtherHosts:
         self._agent = agent
         self._say = say
         self._refusal: NoJobError | None = None
-        self._accused: Verdict | None = None
+        self._accused: AttemptVerdict | None = None
         self.job_id = job_id
         self.start: JobStart | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: AttemptVerdict | None = None
         self.is_over = self.is_lost = False
         self.answer: Callable[[Message], object] | None = None
 
@@ -86,7 +86,7 @@ class OtherHosts:
         for message in messages:
             self._hear(message)
 
-    def accuse(self, verdict: Verdict) -> None:
+    def accuse(self, verdict: AttemptVerdict) -> None:
         """Tell all hosts what has failed here, at first or with more certainty than before."""
         if self.start is None or (self._accused is not None and not self._accused.is_consequence):
             return
@@ -132,7 +132,7 @@ class OtherHosts:
             self.start = JobStart(hosts, message["attempt"], message["place"], message["token"])
             self.verdict, self.is_over, self._accused = None, False, None
         elif kind == "verdict":
-            self.verdict = Verdict.from_json(message["verdict"])
+            self.verdict = AttemptVerdict.from_json(message["verdict"])
         elif kind == "over":
             self.is_over = True
         elif kind == "refused":
@@ -148,7 +148,7 @@ class OtherHosts:
         self._refusal = self._refusal or NoJobError("the agent of this host has died", exit_code=1)
         if self.start is not None and not self.is_settled:
             number = self.start.hosts.number
-            self.verdict = Verdict(f"{self.title}: its agent has died", number, 137, is_lost=True)
+            self.verdict = AttemptVerdict(f"{self.title}: its agent has died", number, 137, is_lost=True)
 
 
 @contextlib.contextmanager

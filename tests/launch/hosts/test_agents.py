@@ -17,13 +17,13 @@ import pytest
 from phalanx.errors import OperationTimeoutError, PeerError, UsageError
 from phalanx.launch.hosts.addresses import Endpoint
 from phalanx.launch.hosts.agent_client import AgentClient
-from phalanx.launch.hosts.blame import Verdict
+from phalanx.launch.hosts.blame import AttemptVerdict
 from phalanx.launch.hosts.client import ServerClient
 from phalanx.launch.hosts.plan import HostsPlan
 from phalanx.launch.rank_server import ServerBoard
 
 LIMIT_S = 60.0
-CULPRIT = Verdict("rank 3 was killed", 1, 137, 3)
+CULPRIT = AttemptVerdict("rank 3 was killed", 1, 137, 3)
 
 
 class Talker:
@@ -153,7 +153,7 @@ def test_one_verdict_for_all_hosts_and_the_cause_wins() -> None:
     with agents() as start:
         hosts = [start(), start()]
         await_kind("start", *hosts)
-        hosts[0].client.accuse(0, Verdict("rank 0 lost a connection", 0, 1, 0, is_consequence=True))
+        hosts[0].client.accuse(0, AttemptVerdict("rank 0 lost a connection", 0, 1, 0, is_consequence=True))
         hosts[1].client.accuse(0, CULPRIT)
         verdicts = await_kind("verdict", *hosts)
         assert [each["verdict"] for each in verdicts] == [CULPRIT.to_json()] * 2

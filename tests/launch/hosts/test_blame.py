@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.launch.hosts.blame import AwakeClock, Judge, Verdict, describe_lost_launcher, describe_silence
+from phalanx.launch.hosts.blame import AttemptVerdict, AwakeClock, Judge, describe_lost_launcher, describe_silence
 from tests.launch.hosts.test_cards import card
 
 CARDS = [card("node0", num_hosts=3), card("node1", num_hosts=3), card("node2", num_hosts=3)]
-KILLED = Verdict("rank 3 was killed", 1, 137, 3)
-FREED = Verdict("rank 0 lost a connection", 0, 1, 0, is_consequence=True)
+KILLED = AttemptVerdict("rank 3 was killed", 1, 137, 3)
+FREED = AttemptVerdict("rank 0 lost a connection", 0, 1, 0, is_consequence=True)
 
 
 def test_whoever_is_to_blame_is_the_verdict_at_once() -> None:
@@ -47,10 +47,10 @@ def test_the_verdict_never_changes() -> None:
 
 
 def test_a_verdict_survives_json_and_what_is_none_is_refused() -> None:
-    assert Verdict.from_json(KILLED.to_json()) == KILLED
+    assert AttemptVerdict.from_json(KILLED.to_json()) == KILLED
     for value in (None, {}, {**KILLED.to_json(), "host": "1"}, {**KILLED.to_json(), "is_lost": 1}):
         with pytest.raises(UsageError, match="no verdict"):
-            Verdict.from_json(value)
+            AttemptVerdict.from_json(value)
 
 
 def test_silence_is_described_with_hosts_and_ranks() -> None:

@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from phalanx.launch.hosts.agent import AgentTask
-from phalanx.launch.hosts.blame import Verdict
+from phalanx.launch.hosts.blame import AttemptVerdict
 from phalanx.launch.hosts.cards import HostCard
 from phalanx.launch.hosts.json_lines import JsonLines
 from phalanx.launch.hosts.link import Message
@@ -85,7 +85,7 @@ class AgentClient:
         """
         return self._lines.read()
 
-    def accuse(self, attempt: int, verdict: Verdict) -> None:
+    def accuse(self, attempt: int, verdict: AttemptVerdict) -> None:
         """Tell all hosts what has failed here."""
         self._lines.send({"kind": "accuse", "attempt": attempt, "verdict": verdict.to_json()})
 

@@ -20,7 +20,7 @@ _LATE_S = 0.5  # a loop that is so late was not awake, and can't judge others
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AttemptVerdict:
     """What is to blame, or what a host says is.
 
     Attributes:
@@ -51,7 +51,7 @@ class Verdict:
         return asdict(self)
 
     @staticmethod
-    def from_json(value: Any) -> Verdict:
+    def from_json(value: Any) -> AttemptVerdict:
         """Read what to_json() returned.
 
         Raises:
@@ -62,7 +62,7 @@ class Verdict:
         )
         if not isinstance(value, dict) or any(type(value.get(name)) not in kind for name, kind in kinds.items()):
             raise UsageError("this is no verdict")
-        return Verdict(**{name: value[name] for name in kinds})
+        return AttemptVerdict(**{name: value[name] for name in kinds})
 
 
 class Judge:
@@ -73,8 +73,8 @@ class Judge:
     """
 
     def __init__(self) -> None:
-        self.verdict: Verdict | None = None
-        self._heard: list[Verdict] = []
+        self.verdict: AttemptVerdict | None = None
+        self._heard: list[AttemptVerdict] = []
         self._due_at = float("inf")
 
     @property
@@ -82,7 +82,7 @@ class Judge:
         """When to call decide(), if nothing else is heard before."""
         return float("inf") if self.verdict is not None else self._due_at
 
-    def hear(self, candidate: Verdict, now: float) -> None:
+    def hear(self, candidate: AttemptVerdict, now: float) -> None:
         """Take into account what a host says."""
         if not self._heard:
             self._due_at = now + _PATIENCE_S
@@ -90,7 +90,7 @@ class Judge:
         if not candidate.is_consequence:
             self._due_at = now
 
-    def decide(self, now: float) -> Verdict | None:
+    def decide(self, now: float) -> AttemptVerdict | None:
         """Return the verdict if this call has made it."""
         if self.verdict is not None or now < self._due_at:
             return None
@@ -116,7 +116,9 @@ class AwakeClock:
         return now - self._missed_s
 
 
-def describe_silence(cards: Sequence[HostCard], silent: Sequence[int], listener: int, *, is_alone: bool) -> Verdict:
+def describe_silence(
+    cards: Sequence[HostCard], silent: Sequence[int], listener: int, *, is_alone: bool
+) -> AttemptVerdict:
     """Say which hosts have been silent for too long.
 
     Args:
@@ -129,7 +131,7 @@ def describe_silence(cards: Sequence[HostCard], silent: Sequence[int], listener:
     here = f"host {listener} ({cards[listener].name})"
     verb, they = ("have", "they are") if len(silent) > 1 else ("has", "it is")
     cut_off = f", or {here} is cut off" if is_alone and len(silent) > 1 else ""
-    return Verdict(
+    return AttemptVerdict(
         f"{names} {verb} been silent for {SILENCE_S:g} s: {they} down, or the network between "
         f"{'them' if len(silent) > 1 else 'it'} and {here} is{cut_off}",
         silent[0],
@@ -137,7 +139,7 @@ def describe_silence(cards: Sequence[HostCard], silent: Sequence[int], listener:
     )
 
 
-def describe_lost_launcher(cards: Sequence[HostCard], number: int) -> Verdict:
+def describe_lost_launcher(cards: Sequence[HostCard], number: int) -> AttemptVerdict:
     """Say that the launcher of a host has died."""
     text = f"{host_title(cards, number)}: its launcher (pid {cards[number].pid}) has died"
-    return Verdict(text, number, 137, is_lost=True)
+    return AttemptVerdict(text, number, 137, is_lost=True)

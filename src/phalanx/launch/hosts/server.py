@@ -18,9 +18,9 @@ from phalanx.errors import UsageError
 from phalanx.launch.hosts.blame import (
     BEAT_S,
     SILENCE_S,
+    AttemptVerdict,
     AwakeClock,
     Judge,
-    Verdict,
     describe_lost_launcher,
     describe_silence,
 )
@@ -226,7 +226,7 @@ class RendezvousServer:
         kind, number = message.get("kind"), self._hosts.index(peer)
         if kind == "accuse" and message.get("attempt") == self._attempt:
             with contextlib.suppress(UsageError):
-                self._judge.hear(Verdict.from_json(message.get("verdict")), now)
+                self._judge.hear(AttemptVerdict.from_json(message.get("verdict")), now)
         elif kind == "ended" and message.get("attempt") == self._attempt:
             peer.ended = self._attempt
             self._finish()
@@ -303,7 +303,7 @@ class RendezvousServer:
             self._is_over = True
             self._tell_hosts({"kind": "over", "attempt": self._attempt})
 
-    def _lose(self, verdict: Verdict) -> None:
+    def _lose(self, verdict: AttemptVerdict) -> None:
         """Give a verdict on a host that is lost; after another verdict, say that there will be no further attempt."""
         if self._is_over:
             return

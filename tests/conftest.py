@@ -144,8 +144,8 @@ def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         leftovers.group_memory()
     )
     assert leftovers.wait_until(lambda: not leftovers.rank_processes()), leftovers.rank_processes()
-    # The first spawn starts the process that ranks are forked from: its socket stays. The workers of a rank that was a thread
-    # may still be ending too.
+    # The first spawn starts the process that ranks are forked from: its socket stays. The workers of a rank that was a
+    # thread may still be ending.
     assert leftovers.wait_until(lambda: gc.collect() >= 0 and len(leftovers.open_descriptors()) <= before + 1, 20), (
         leftovers.open_descriptors()
     )

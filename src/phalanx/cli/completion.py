@@ -45,7 +45,7 @@ def complete_gpu_model(_: click.Context, __: click.Parameter, incomplete: str) -
 def complete_job(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer the jobs that run, or else files: a flight record is a job too."""
     names: list[str] = []
-    with contextlib.suppress(Exception):  # whoever types a command can't do anything about an error
+    with contextlib.suppress(Exception):  # a person who types a command can't do anything about an error
         from phalanx.diagnosis.job_list import find_jobs
 
         names = [_word_for(job.name, job.record.pid or min(job.pids)) for job in find_jobs()]

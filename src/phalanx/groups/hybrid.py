@@ -117,14 +117,10 @@ class HybridGroup(SharedMemoryGroup):
             UsageError: A rank is outside this group or given twice.
             OperationTimeoutError: A member did not make the call in time.
         """
-        self._require_open("split")
-        self._check_ranks(ranks)
-        members = sorted(ranks)
-        if self.rank not in members:
+        members = self._members_of_split(ranks)
+        if not members:
             return None
-        listed = ",".join(map(str, members))
-        number = self._meetings[_key_of("split", members)] + 1
-        own = f"{self.name}:split:{listed}" if number == 1 else f"{self.name}:split:{listed}:{number}"
+        own = self._name_of_split(members, _key_of("split", members))
         return self._regroup_over_hosts("split", members, name or own, timeout_s)
 
     def split_by_color(  # type: ignore[override]

@@ -201,15 +201,23 @@ class SharedMemoryGroup(RankEndpoint):
             UsageError: A rank is outside this group or given twice.
             OperationTimeoutError: A member did not make the call in time.
         """
+        members = self._members_of_split(ranks)
+        if not members:
+            return None
+        kind = f"split {','.join(map(str, members))}"
+        return self._regroup(kind, members, name or self._name_of_split(members, kind), timeout_s)
+
+    def _members_of_split(self, ranks: Sequence[int]) -> list[int]:
+        """Check the ranks of a sub-group and return them in order; return none if this rank is not one of them."""
         self._require_open("split")
         self._check_ranks(ranks)
-        members = sorted(ranks)
-        if self.rank not in members:
-            return None
-        listed = ",".join(map(str, members))
-        number = self._meetings[f"split {listed}"] + 1
-        own = f"{self.name}:split:{listed}" if number == 1 else f"{self.name}:split:{listed}:{number}"
-        return self._regroup(f"split {listed}", members, name or own, timeout_s)
+        return sorted(ranks) if self.rank in ranks else []
+
+    def _name_of_split(self, members: Sequence[int], kind: str) -> str:
+        """Return the name of a sub-group that has none; `kind` is the kind of its meetings."""
+        own = f"{self.name}:split:{','.join(map(str, members))}"
+        number = self._meetings[kind] + 1
+        return own if number == 1 else f"{own}:{number}"
 
     def split_by_color(
         self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None

@@ -11,7 +11,7 @@ from phalanx.jobs.watch import JobWatch
 if TYPE_CHECKING:
     from phalanx.diagnosis.views import JobView
 
-_STACKS_S = 0.4  # whoever asks waits for a second
+_STACKS_S = 0.4  # the rank that asks waits for a second
 
 
 def answer_question(what: Any, ranks: Sequence[JobRank], watch: JobWatch, job: JobView) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ class HostRows:
 def ask_hosts(group: str, timeout_s: float = 1.0) -> list[HostRows]:
     """Return what the members of a group do on every host that answers in time; [] if there is nobody to ask.
 
-    It raises nothing: whoever asks has something worse to report.
+    It raises nothing, because its caller has a worse error to report.
 
     Args:
         group: The name in the group's segment. If a host has several groups of this name, each gets an entry.

@@ -77,7 +77,7 @@ def job_board() -> ServerBoard | None:
 def ask_hosts(what: dict[str, object], timeout_s: float) -> list[tuple[int, object]]:
     """Ask the launchers of all hosts something; return the numbers and the answers of the hosts that answer in time.
 
-    It raises nothing: whoever asks has something worse to report.
+    It raises nothing, because its caller has a worse error to report.
     """
     client = rendezvous_server()
     if client is None:

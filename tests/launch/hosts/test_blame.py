@@ -15,7 +15,7 @@ KILLED = AttemptVerdict("rank 3 was killed", 1, 137, 3)
 FREED = AttemptVerdict("rank 0 lost a connection", 0, 1, 0, is_consequence=True)
 
 
-def test_whoever_is_to_blame_is_the_verdict_at_once() -> None:
+def test_a_rank_that_is_to_blame_is_the_verdict_at_once() -> None:
     judge = Judge()
     judge.hear(KILLED, 10.0)
     assert judge.decide(10.0) == KILLED

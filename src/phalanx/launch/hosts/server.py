@@ -288,7 +288,7 @@ class RendezvousServer:
             return
         self._attempt += 1
         if not self._token:
-            self._token = self._made_token  # whoever comes from now on must have heard it
+            self._token = self._made_token  # connections from now on must prove that they have it
         self._judge, self._is_over = Judge(), False
         cards = [card.to_json() for card in self._cards()]
         for number, peer in enumerate(self._hosts):

@@ -23,6 +23,24 @@ class PlainCollectives {
  public:
   PlainCollectives(Group& group, std::uint64_t series) : self_(group), id_(series * 1000) {}
 
+  // Every collective with tensors of this size.
+  void each(std::size_t count) {
+    const auto n = std::size_t(self_.num_ranks());
+    all_reduce(count);
+    barrier();
+    for (int root = 0; root < int(n); ++root) {
+      reduce(count, root);
+      broadcast(count, root);
+      gather(count, root);
+      scatter(count, root);
+    }
+    all_gather(std::vector<std::size_t>(n, count));
+    all_gather(std::vector<std::size_t>(n, count), true);
+    reduce_scatter(std::vector<std::size_t>(n, count));
+    all_to_all([&](int, int) { return count; });
+    all_to_all([&](int from, int to) { return from > to ? count : 0; });
+  }
+
   void all_reduce(std::size_t count, ReduceOp op = ReduceOp::kSum) {
     ++id_;
     std::vector<T> data = filled(me(), count);
@@ -234,5 +252,17 @@ class PlainCollectives {
   Group& self_;
   std::uint64_t id_;
 };
+
+// The same random collectives on every rank, of two types, with pauses that differ between ranks.
+template <class Group>
+void run_random_series(Group& group, std::uint32_t seed, int operations, std::size_t most) {
+  std::mt19937 shared(seed), own(seed * 100 + std::uint32_t(group.rank()));
+  PlainCollectives<float, Group> floats(group, seed);
+  PlainCollectives<std::uint8_t, Group> bytes(group, seed + 1);
+  for (int i = 0; i < operations; ++i) {
+    for (auto pauses = own() % 8 == 0 ? own() % 64 : 0; pauses > 0; --pauses) sched_yield();
+    if (shared() % 2 == 0) floats.random_one(shared, most); else bytes.random_one(shared, most * 4);
+  }
+}
 
 }  // namespace ranks

@@ -12,37 +12,12 @@ const std::size_t kCounts[] = {0, 1, 20, 21, 127, 129, 513, 1024, 1025, 2048, 20
 
 void each_of_every_size(const EndpointPtr& endpoint) {
   PlainCollectives<std::int32_t> plain(*endpoint, 1);
-  const auto n = std::size_t(endpoint->num_ranks());
-  for (const std::size_t count : kCounts) {
-    plain.all_reduce(count);
-    plain.barrier();
-    for (int root = 0; root < int(n); ++root) {
-      plain.reduce(count, root);
-      plain.broadcast(count, root);
-      plain.gather(count, root);
-      plain.scatter(count, root);
-    }
-    plain.all_gather(std::vector<std::size_t>(n, count));
-    plain.all_gather(std::vector<std::size_t>(n, count), true);
-    plain.reduce_scatter(std::vector<std::size_t>(n, count));
-    plain.all_to_all([&](int, int) { return count; });
-    plain.all_to_all([&](int from, int to) { return from > to ? count : 0; });
-  }
+  for (const std::size_t count : kCounts) plain.each(count);
 }
 
 Body random_series(std::uint32_t seed, int operations, std::size_t most) {
-  return [=](const EndpointPtr& endpoint) {
-    std::mt19937 shared(seed);
-    std::mt19937 own(seed * 100 + std::uint32_t(endpoint->rank()));
-    PlainCollectives<float> floats(*endpoint, seed);
-    PlainCollectives<std::uint8_t> bytes(*endpoint, seed + 1);
-    for (int i = 0; i < operations; ++i) {
-      for (auto pauses = own() % 8 == 0 ? own() % 64 : 0; pauses > 0; --pauses) sched_yield();
-      if (shared() % 2 == 0) floats.random_one(shared, most); else bytes.random_one(shared, most * 4);
-    }
-  };
+  return [=](const EndpointPtr& endpoint) { run_random_series(*endpoint, seed, operations, most); };
 }
-
 
 }  // namespace
 

@@ -12,42 +12,18 @@ using Table = std::vector<std::vector<int>>;
 const std::vector<std::size_t> kCounts =
     kIsSanitized ? std::vector<std::size_t>{0, 1, 1025, 16385} : std::vector<std::size_t>{0, 1, 21, 1025, 4097, 16384, 16385, 70001};
 
-template <class T>
-void each_collective(PlainCollectives<T, HostGroup>& plain, int num_ranks, std::size_t count) {
-  const auto n = std::size_t(num_ranks);
-  plain.all_reduce(count);
-  plain.all_reduce(count, ReduceOp::kMax);
-  plain.barrier();
-  for (int root = 0; root < num_ranks; ++root) {
-    plain.reduce(count, root);
-    plain.broadcast(count, root);
-    plain.gather(count, root);
-    plain.scatter(count, root);
-  }
-  plain.all_gather(std::vector<std::size_t>(n, count));
-  plain.all_gather(std::vector<std::size_t>(n, count), true);
-  plain.reduce_scatter(std::vector<std::size_t>(n, count));
-  plain.all_to_all([&](int, int) { return count; });
-  plain.all_to_all([&](int from, int to) { return from > to ? count : 0; });
-}
-
 void each_of_every_size(const Table& table) {
   Hosts(table).run([](HostGroup& group) {
     PlainCollectives<std::int32_t, HostGroup> plain(group, 1);
-    for (const std::size_t count : kCounts) each_collective(plain, group.num_ranks(), count);
+    for (const std::size_t count : kCounts) {
+      plain.all_reduce(count, ReduceOp::kMax);
+      plain.each(count);
+    }
   });
 }
 
 void random_series(const Table& table, std::uint32_t seed, int operations, std::size_t most) {
-  Hosts(table).run([=](HostGroup& group) {
-    std::mt19937 shared(seed), own(seed * 100 + std::uint32_t(group.rank()));
-    PlainCollectives<float, HostGroup> floats(group, seed);
-    PlainCollectives<std::uint8_t, HostGroup> bytes(group, seed + 1);
-    for (int i = 0; i < operations; ++i) {
-      for (auto pauses = own() % 8 == 0 ? own() % 64 : 0; pauses > 0; --pauses) sched_yield();
-      if (shared() % 2 == 0) floats.random_one(shared, most); else bytes.random_one(shared, most * 4);
-    }
-  });
+  Hosts(table).run([=](HostGroup& group) { run_random_series(group, seed, operations, most); });
 }
 
 }  // namespace

@@ -222,6 +222,12 @@ def test_a_silent_host_is_named_after_three_seconds(stopped: int) -> None:
             os.kill(hosts[stopped].client.pid, signal.SIGCONT)
 
 
+def is_closed_by_server(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 def test_ranks_share_a_board_and_strangers_do_not() -> None:
     with agents() as start:
         hosts = [start(), start()]
@@ -265,6 +271,40 @@ def test_strangers_can_neither_stop_a_job_nor_fill_its_connections() -> None:
         hosts[1].client.tell_ended(0)
         await_kind("over", *hosts)
         assert not hosts[0].of_kind("verdict")
+
+
+def test_strangers_who_keep_the_server_full_do_not_keep_a_rank_out() -> None:
+    with agents() as start:
+        hosts = [start(), start()]
+        (told, _) = await_kind("start", *hosts)
+        host, _, port = told["place"].rpartition(":")
+        is_enough = threading.Event()
+        is_full = threading.Event()
+
+        def keep_full() -> None:
+            strangers: list[socket.socket] = []
+            while not is_enough.is_set():
+                with contextlib.suppress(OSError):
+                    strangers.append(socket.create_connection((host, int(port)), timeout=10.0))
+                if len(strangers) >= 300:
+                    is_full.set()
+                    refused = [each for each in strangers if is_closed_by_server(each)]
+                    for each in refused or strangers[:1] * (len(strangers) > 600):
+                        each.close()
+                        strangers.remove(each)
+            for each in strangers:
+                each.close()
+
+        attacker = threading.Thread(target=keep_full)
+        attacker.start()
+        try:
+            assert is_full.wait(LIMIT_S)
+            for _ in range(5):
+                with contextlib.closing(server_of(told)) as client:
+                    assert client.request({"op": "list", "prefix": ""}) == {"id": 1, "keys": []}
+        finally:
+            is_enough.set()
+            attacker.join(LIMIT_S)
 
 
 def test_without_a_token_nobody_can_join_once_all_hosts_are_there() -> None:

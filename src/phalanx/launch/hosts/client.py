@@ -149,7 +149,7 @@ class _Connection:
             try:
                 self._shake_hands(deadline)
                 return
-            except EOFError:  # strangers occupy the server: it closes further connections at once
+            except EOFError:  # strangers crowd the server: it closes connections that have not proved anything yet
                 self.close()
                 if time.monotonic() > deadline:
                     raise

@@ -153,11 +153,15 @@ class RendezvousServer:
             while True:
                 connection, address = self._listener.accept()
                 peer = _Peer(LinkStream(connection, self._token, is_server=True), str(address[0]), now)
-                if sum(not each.stream.is_open for each in self._peers) >= _MOST_STRANGERS:
-                    connection.close()
-                else:
-                    self._peers.append(peer)
-                    self._guard(peer, peer.stream.flush)
+                self._make_room()
+                self._peers.append(peer)
+                self._guard(peer, peer.stream.flush)
+
+    def _make_room(self) -> None:
+        """Drop the oldest stranger if there are too many: whoever has the token proves it within a round trip."""
+        strangers = [peer for peer in self._peers if not peer.stream.is_open]
+        if len(strangers) >= _MOST_STRANGERS:
+            self._drop(strangers[0])
 
     def _read(self, peer: _Peer, now: float) -> None:
         def read() -> None:

@@ -118,7 +118,7 @@ def _with_hyphens(name: str) -> str:
               cls=_OptionOfTwoNames, metavar="N",
               help="After a failure, start all ranks again, up to N times [default: 0].")  # fmt: skip
 @click.option("--grace", "grace_s", type=Seconds(min=0), metavar="SECONDS",
-              help="How long to wait at each step when ranks are ended: for them to end by themselves, then after "
+              help="How long ranks have to end by themselves before they are ended, and then again after "
                    "SIGTERM [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
 @click.option("--name", help="The name of the job [default: the program's name].")
 @click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",

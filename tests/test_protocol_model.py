@@ -1,4 +1,4 @@
-"""The model of the protocol holds, and its planted bugs are found. `make model` checks all of it; here is one of its parts."""
+"""The model of the protocol holds, and its planted bugs are found: two parts of it. `make model` checks all of it."""
 
 from __future__ import annotations
 

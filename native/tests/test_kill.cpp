@@ -91,7 +91,7 @@ class Murder {
       const Report& report = reports_.of(rank);
       const double took_s = double(report.thrown_ns.load() - killed_ns) * 1e-9;
       if (status != 0) problems.add(rank, "ended with wait status " + std::to_string(status));
-      else if (took_s > (kIsSanitized ? 3 : 1)) problems.add(rank, "noticed after " + std::to_string(took_s) + " s");
+      else if (took_s > patience()) problems.add(rank, "noticed after " + std::to_string(took_s) + " s");
       else if (!is_told && (report.kind != int(FaultKind::kPeerDied) || report.culprit != kVictim))
         problems.add(rank, "blamed " + std::to_string(report.culprit) + " with kind " + std::to_string(report.kind));
     }

@@ -313,7 +313,9 @@ class SharedMemoryGroup(RankEndpoint):
 
     def __del__(self) -> None:
         """Note why this rank leaves if the last reference went with the rank's function, and not before its end."""
-        if getattr(self, "_thread", None) == threading.get_ident() and is_program_over():
+        # Without the attribute, it has not joined; once closed, the interpreter may be taking itself apart.
+        is_member = hasattr(self, "_thread") and not self.is_closed
+        if is_member and self._thread == threading.get_ident() and is_program_over():
             self._note_end()
 
     def leave(self) -> None:

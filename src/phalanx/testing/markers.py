@@ -72,8 +72,7 @@ def describe_owners(config: pytest.Config) -> list[str]:
     lines = {
         "phalanx": "",
         "project": "phalanx: this project declares a marker '{}' of its own, so phalanx leaves tests with it alone",
-        "unknown": "phalanx: this project lists a marker '{}', so phalanx leaves tests with it alone that don't use "
-        "phalanx",
+        "unknown": "phalanx: this project lists a marker '{}', so tests with it run on ranks only if they use phalanx",
     }
     return [text.format(name) for name in _DECLARED if (text := lines[owner_of(config, name)])]
 

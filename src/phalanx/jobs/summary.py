@@ -83,8 +83,8 @@ def _describe_ends(job: Job, outcome: JobResult, culprit: JobRank | None) -> lis
     notes = [rank.note for rank in outcome.ranks if rank.note is not None]
     early = find_early(outcome.ranks, outcome.seen)
     if early:
-        facts = (("last", _last_of(early[0], outcome.seen, notes)), ("do", advise(early, culprit)))
-        lines = [_line(label, text) for label, text in facts if text]
+        last = _last_of(early[0], outcome.seen, notes) or "it has called nothing in the group"
+        lines = [_line("last", last), _line("do", advise(early, culprit))]
         return [*lines, *describe_others(outcome.ranks, is_elsewhere=True)]
     is_python = job.program.kind != "executable"
     return [*describe_cause(culprit, outcome.seen, notes, is_python=is_python), *describe_others(outcome.ranks)]

@@ -29,7 +29,7 @@ namespace phalanx {
 
 using Seq = std::uint64_t;
 
-inline constexpr std::uint64_t kMagic = 0x38786e616c616870;  // "phalanx8": the number grows with every change of this file
+inline constexpr std::uint64_t kMagic = 0x39786e616c616870;  // "phalanx9": the number grows with every change of this file
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kPosts = 32;          // operations a rank may run ahead of the slowest
 inline constexpr std::size_t kSlotBytes = 4096;    // payload of a small operation
@@ -48,6 +48,9 @@ inline constexpr std::size_t kEagerPart = 16 * 1024; // a larger one goes in par
 inline constexpr std::size_t kBulkBuffers = 3;
 
 enum class MemberState : std::uint32_t { kAbsent, kPresent, kLeft, kDead, kCount };
+
+// Why a rank left: its program called close(), dropped its last reference to the group, or ended.
+enum class Departure : std::uint32_t { kNone, kClosed, kDropped, kEnded, kCount };
 
 enum class FaultKind : std::uint32_t {
   kNone, kMismatch, kTimeout, kPeerDied, kPeerLeft, kPeerFailed, kAborted, kInterrupted,
@@ -84,6 +87,7 @@ struct alignas(kCacheLine) Member {
   std::atomic<std::uint32_t> awaits_work;    // how many of those threads wait for asynchronous collectives
   std::atomic<std::uint64_t> work_looks;     // how often such a thread has looked in vain
   std::atomic<OtherThreads> other_threads;   // what further Python threads of the process run
+  std::atomic<Departure> departure;          // the first reason that was given; written before `state` says kLeft
 };
 static_assert(sizeof(Member) == 2 * kCacheLine);
 

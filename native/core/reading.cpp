@@ -135,6 +135,7 @@ RankFacts read_rank(const Layout& layout, int rank, std::uint64_t here, int& loo
   RankFacts facts;
   facts.rank = rank;
   facts.state = known<MemberState>(static_cast<std::uint32_t>(member.state.load()));
+  facts.departure = known<Departure>(static_cast<std::uint32_t>(member.departure.load()));
   facts.pid = member.pid.load();
   facts.launched_pid = member.launched_pid.load();
   facts.thread = member.thread.load();

@@ -57,6 +57,7 @@ struct RankFacts {
   std::uint64_t looks, work_looks, mail_moves, mail_looks, background_looks;
   std::uint32_t background_mail;
   MemberState state;  // kCount if we do not know it
+  Departure departure;  // kCount if we do not know it
   std::int32_t exit_status;
   Seq arrived, finished, messages;
   std::uint64_t moved_bytes;

@@ -82,6 +82,11 @@ nb::list list_of(const std::vector<EntryFacts>& entries) {
   return result;
 }
 
+const char* departure_name(Departure departure) noexcept {
+  static constexpr const char* names[] = {"", "closed", "dropped", "ended", "unknown"};
+  return names[static_cast<std::size_t>(departure)];
+}
+
 const char* state_name(MemberState state) noexcept {
   static constexpr const char* names[] = {"absent", "present", "left", "dead", "unknown"};
   return names[static_cast<std::size_t>(state)];
@@ -146,7 +151,8 @@ nb::list snapshot_of(const Layout& layout, const std::function<std::int32_t(int)
                                 {"mail_moves", facts.mail_moves},
                                 {"mail_looks", facts.mail_looks},
                                 {"background_looks", facts.background_looks},
-                                {"background_mail", facts.background_mail}}));
+                                {"background_mail", facts.background_mail},
+                                {"departure", departure_name(facts.departure)}}));
   }
   return ranks;
 }

@@ -41,10 +41,15 @@ class GroupSegment {
   nb::bytes nonce() const {
     return nb::bytes(reinterpret_cast<const char*>(layout_.header().nonce), sizeof(layout_.header().nonce));
   }
-  // A process was started to become this rank.
-  void launched(int rank, int pid) {
+  // A process was started to become this rank, or a thread of it.
+  void launched(int rank, int pid, std::uint64_t thread) {
     check_rank(layout_, rank);
-    layout_.member(rank).launched_pid.store(pid);
+    Member& member = layout_.member(rank);
+    if (thread != 0) {
+      member.thread.store(thread);
+      member.is_thread.store(1);
+    }
+    member.launched_pid.store(pid);
   }
   nb::object fault() const { return fault_of(layout_); }
   nb::object records(int rank) const { return records_of(layout_, rank); }
@@ -167,7 +172,7 @@ NB_MODULE(_native, m) {
                   [](int descriptor, bool is_writable) { return std::make_unique<GroupSegment>(descriptor, is_writable); },
                   "descriptor"_a, nb::kw_only(), "is_writable"_a = true)
       .def_prop_ro("nonce", &GroupSegment::nonce)
-      .def("launched", &GroupSegment::launched, "rank"_a, "pid"_a)
+      .def("launched", &GroupSegment::launched, "rank"_a, "pid"_a, "thread"_a = 0)
       .def("fault", &GroupSegment::fault)
       .def("records", &GroupSegment::records, "rank"_a)
       .def_prop_ro("name", &GroupSegment::name)
@@ -222,6 +227,7 @@ NB_MODULE(_native, m) {
       .def("find_dead", &RankEndpoint::find_dead, "Return the ranks that are dead or have left.")
       .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); },
            "Return why the group is broken, or None.")
+      .def("_note_end", [](RankEndpoint& self) { self.note_departure(Departure::kEnded); })
       .def("_set_debugged", &RankEndpoint::set_debugged, "is_debugged"_a)
       .def("_set_other_threads", &RankEndpoint::set_other_threads, "are_there"_a, "run_program"_a)
       .def_prop_ro("_debugged_rank", &RankEndpoint::debugged_rank)

@@ -78,6 +78,7 @@ RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double defa
       explain_(std::move(explain)) {}
 
 RankEndpoint::~RankEndpoint() {
+  note_departure(Departure::kDropped);
   close();
   if (endpoint_->is_owner()) return;
   // After fork the threads are not here, and what they held can't even be destroyed.
@@ -88,8 +89,15 @@ RankEndpoint::~RankEndpoint() {
   (void)device_mail_.release();
 }
 
+void RankEndpoint::note_departure(Departure why) noexcept {
+  if (is_closed_ || !endpoint_->is_owner()) return;
+  Departure none = Departure::kNone;
+  endpoint_->layout().member(endpoint_->rank()).departure.compare_exchange_strong(none, why);
+}
+
 void RankEndpoint::close() {
   if (is_closed_) return;
+  note_departure(Departure::kClosed);
   is_closed_ = true;
   interceptor_ = nb::object();  // it may lead back to this group, and the garbage collector does not see that
   // Operations still under way end with an error; their threads must be gone before the memory is.

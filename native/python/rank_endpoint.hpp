@@ -143,6 +143,8 @@ class RankEndpoint {
   std::size_t num_open_handles() const;
   void drain();
   void close();
+  // Says why this rank is about to leave; the first reason counts.
+  void note_departure(Departure why) noexcept;
   bool is_closed() const noexcept { return is_closed_; }
   nb::object entry(int rank, Seq seq) const;
   nb::list snapshot();

@@ -39,6 +39,7 @@ void read_all(const Layout& layout) {
   for (int rank = 0; rank < std::min(layout.num_ranks(), kMostRanksRead); ++rank) {
     const RankFacts seen = read_rank(layout, rank, 0, looks);
     if (seen.state > MemberState::kCount) __builtin_trap();
+    if (seen.departure > Departure::kCount) __builtin_trap();
     if (seen.sleeps_for < -1 || seen.sleeps_for >= layout.num_ranks()) __builtin_trap();
     for (const auto& facts : {seen.entry, seen.begun, seen.mail})
       if (facts && (facts->root < -1 || facts->root >= layout.num_ranks())) __builtin_trap();

@@ -8,7 +8,7 @@ PhalanxError
 ├── PeerError               another rank can't go on
 │   ├── PeerDiedError       its process ended
 │   ├── PeerFailedError     it raised an exception, or its arguments were refused
-│   └── PeerLeftError       it closed the group
+│   └── PeerLeftError       it ended, or closed the group
 ├── AbortedError            a rank called abort()
 ├── SharedMemoryError       there is not enough memory                               (also a MemoryError)
 ├── RankFailedError         a rank of spawn() failed, and spawn() can't raise the rank's own exception
@@ -129,7 +129,15 @@ class PeerFailedError(PeerError):
 
 
 class PeerLeftError(PeerError):
-    """A peer closed the group while this rank still needed it."""
+    """A peer reached the end of its program, or closed the group, while this rank still needed it.
+
+    Attributes:
+        pid: The id of the peer's process, or 0.
+        last_call: What it called last in this group, such as "barrier #1, train.py:8"; "" if nothing.
+    """
+
+    pid: int = 0
+    last_call: str = ""
 
 
 class AbortedError(PhalanxError):

@@ -319,6 +319,11 @@ def full_trace(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("PHALANX_FULL_TRACE", "").strip() not in ("", "0")
 
 
+def debugger_command() -> str:
+    """Return what the user wants Python's breakpoint() to call (PYTHONBREAKPOINT); empty for the usual debugger."""
+    return os.environ.get("PYTHONBREAKPOINT", "")
+
+
 def compiler_command() -> str:
     """Return the C++ compiler that the user has chosen (CXX), perhaps with arguments; empty if none."""
     return os.environ.get("CXX", "").strip()

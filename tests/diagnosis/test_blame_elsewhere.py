@@ -19,6 +19,7 @@ from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
         ("peer_failed", "rank 1 on host 0 had its arguments refused: tensor is sparse", (1,), "refused"),
         ("peer_left", "rank 2 on host 1 closed the group", (2,), "left"),
         ("peer_left", "host 1: rank 3 (pid 33) closed the group", (3,), "left"),
+        ("peer_left", "rank 2 on host 1 has reached the end of its program", (2,), "ended"),
         ("timeout", "timed out after 2 s, host 1 (ranks 2, 3) did not come", (2, 3), "late"),
         ("timeout", "host 1: rank 3 did not come", (3,), "late"),
         ("timeout", "host 1: ranks 2-3, 5 did not come", (2, 3, 5), "late"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import phalanx
 from phalanx.diagnosis import Scene, explain
-from phalanx.engine.facts import EntryFacts, FaultKind, RankFacts, Trouble
+from phalanx.diagnosis.surroundings import ProcessState, Surroundings
+from phalanx.engine.facts import Departure, EntryFacts, FaultKind, RankFacts, Trouble
 from tests.diagnosis.observations import entry, row
 
 
@@ -236,6 +238,27 @@ def test_a_peer_that_left_is_named() -> None:
     error = explain(_facts("peer_left", culprit=1), _scene([_row(0), _row(1)], [_entry(), None]))
     assert type(error) is phalanx.PeerLeftError
     assert "rank 1 (pid 811) closed the group" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("departure", "states", "words", "verdict"),
+    [
+        ("closed", {}, "closed the group", "left"),
+        ("closed", {1: "gone"}, "closed the group", "left"),
+        ("ended", {}, "has reached the end of its program", "ended"),
+        ("dropped", {}, "no longer has the group, because its program dropped the last reference to it", "left"),
+        ("dropped", {1: "gone"}, "has reached the end of its program", "ended"),
+    ],
+)
+def test_why_a_peer_left_is_told(
+    departure: Departure, states: dict[int, ProcessState], words: str, verdict: str
+) -> None:
+    rows = [_row(0), _row(1, state="left", departure=departure)]
+    scene = replace(_scene(rows, [_entry(), None]), around=Surroundings(states=states))
+    error = explain(_facts("peer_left", culprit=1), scene)
+    assert isinstance(error, phalanx.PeerLeftError)
+    assert str(error).splitlines()[0].endswith(f": rank 1 (pid 811) {words}")
+    assert (error.verdict, error.culprits, error.pid) == (verdict, (1,), 811)
 
 
 def test_a_peer_s_failure_tells_its_first_line() -> None:

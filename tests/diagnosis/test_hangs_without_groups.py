@@ -125,6 +125,72 @@ def test_diagnose_names_the_line_of_every_rank(tmp_path: Path, program: str, cul
         assert wait_until(is_shown, LIMIT_S), shown
 
 
+_IN_A_TEST = """
+import time
+import pytest
+
+def load_data():
+    while True:
+        time.sleep(0.01)  # here
+
+@pytest.mark.ranks(2, timeout=600, kind=KIND)
+def test_training(rank):
+    if rank == 1:
+        load_data()
+    while True:
+        time.sleep(0.01)  # there
+"""
+
+_IN_A_WORKER_OF_A_TEST = """
+import time
+import pytest
+from torch.utils.data import DataLoader
+
+class Data:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        while True:
+            time.sleep(0.01)  # here
+
+@pytest.mark.ranks(2, timeout=600, kind=KIND)
+def test_training(rank):
+    if rank == 1:
+        list(DataLoader(Data(), num_workers=1))
+    while True:
+        time.sleep(0.01)  # there
+"""
+
+
+@pytest.mark.parametrize("kind", ["process", "pool", "thread"])
+@pytest.mark.parametrize(
+    ("program", "culprit"),
+    [
+        (_IN_A_TEST, "rank 1 is at {} in load_data"),
+        (_IN_A_WORKER_OF_A_TEST, "which rank 1 started, is at {} in __getitem__"),
+    ],
+    ids=["in a rank", "in a worker"],
+)
+def test_diagnose_names_the_lines_of_the_ranks_of_a_test(tmp_path: Path, program: str, culprit: str, kind: str) -> None:
+    if kind == "thread" and "DataLoader" in program:
+        culprit = culprit.replace("rank 1", "ranks 0-1")  # the process of both has started it
+    test = tmp_path / "test_train.py"
+    test.write_text(program.replace("KIND", repr(kind)))
+    here, there = (f"{tmp_path.name}/test_train.py:{_line_of(program, mark)}" for mark in ("here", "there"))
+    shown = ""
+
+    def is_shown() -> bool:
+        nonlocal shown
+        shown = diagnose(str(job.pid)).stdout
+        return culprit.format(here) in shown and f"rank 0 is at {there} in test_training" in shown
+
+    with started_program(str(test), "-q", "-p", "no:cacheprovider", module="pytest") as job:
+        assert wait_until(is_shown, LIMIT_S), shown
+    # The line of the program comes first, below the name of the rank.
+    assert re.search(rf"\nrank 0 \(pid \d+\), .*\n    {there} in test_training", shown) or kind == "thread"
+
+
 _ONLY_ONE_IS_LEFT = """
 import os, time
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -95,6 +96,83 @@ def test_a_rank_that_dies_at_the_prompt_gives_the_terminal_back(start: Start, tm
     child.sendline("import os; os.kill(os.getpid(), 9)")
     child.expect("RankFailedError: rank 1 of 3 was killed by SIGKILL")
     assert _end(child) == 1
+
+
+_PLAIN = """
+import os
+
+import phalanx
+
+group = phalanx.connect(timeout_s=0.5)
+value = 7 * group.rank
+if group.rank == 1:
+    breakpoint(header="look here")
+group.barrier()
+print("rank", group.rank, "value", value)
+"""
+
+
+@pytest.mark.slow
+def test_python_s_own_breakpoint_stops_a_rank_of_a_job(tmp_path: Path) -> None:
+    pexpect = pytest.importorskip("pexpect", reason="the debugger needs a terminal: pexpect is not installed")
+    program = tmp_path / "plain.py"
+    program.write_text(_PLAIN)
+    command = ["-m", "phalanx.cli", "run", "-n", "2", str(program)]
+    child = pexpect.spawn(sys.executable, command, encoding="utf-8", timeout=60)
+    try:
+        child.expect(r"rank 1 \(pid \d+\) has the terminal")
+        child.expect("look here")
+        child.expect(r"\(rank 1\) ")
+        child.sendline("p value * 6")
+        child.expect("42")
+        child.expect(r"\(rank 1\) ")
+        child.sendline("c")
+        child.expect("rank 1.* value 7")
+        assert _end(child) == 0
+    finally:
+        child.close(force=True)
+
+
+@pytest.mark.slow
+def test_python_s_own_breakpoint_is_skipped_with_a_warning_where_there_is_no_terminal(tmp_path: Path) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text(_PLAIN)
+    done = _run_without_terminal(program)
+    assert done.returncode == 0, done.stderr
+    assert f"{program}:9: RuntimeWarning: breakpoint on rank 1 skipped: there is no terminal" in done.stderr
+    assert "rank 1 value 7" in done.stdout
+
+
+@pytest.mark.slow
+def test_python_s_own_breakpoint_is_the_user_s_choice(tmp_path: Path) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text(_PLAIN)
+    done = _run_without_terminal(program, PYTHONBREAKPOINT="0")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_debugger_that_reads_the_end_of_its_input_says_what_to_call_instead(tmp_path: Path) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text("import pdb\npdb.set_trace()\nprint(1)\n")
+    done = _run_without_terminal(program)
+    assert done.returncode == 1
+    assert (
+        "[0]   do       call breakpoint() or phalanx.breakpoint(rank=...), which stop on the terminal;" in done.stderr
+    )
+
+
+def _run_without_terminal(program: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "phalanx.cli", "run", "-n", "2", str(program)],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        start_new_session=True,  # without a terminal
+    )
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ def _note(pid: int, last_call: str) -> Note:
 
 
 def test_a_survivor_reports_what_the_dead_rank_did_last() -> None:
-    assert (_note(812, _LAST).dead_pid, _note(812, _LAST).last_call) == (812, _LAST)
-    assert (describe_end(ValueError("died"), 1).dead_pid, describe_end(ValueError("died"), 1).last_call) == (0, "")
+    assert (_note(812, _LAST).lost_pid, _note(812, _LAST).last_call) == (812, _LAST)
+    assert (describe_end(ValueError("died"), 1).lost_pid, describe_end(ValueError("died"), 1).last_call) == (0, "")
 
 
 def test_the_summary_takes_it_from_a_survivor_if_nothing_was_seen() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.jobs.output import LONGEST_LINE_BYTES, LineSplitter
+from phalanx.jobs.output import LONGEST_LINE_BYTES, LineSplitter, without_own_number
 
 
 def _lines(*pieces: bytes) -> list[bytes]:
@@ -65,3 +65,21 @@ def test_a_line_without_end_is_broken() -> None:
     lines = [line for _ in range(9) for line in splitter.feed(piece)]
     assert [len(line) for line in lines] == [LONGEST_LINE_BYTES + len(piece)]
     assert sum(map(len, [*lines, *splitter.finish()])) == 9 * len(piece)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"[rank3]:[W1120 00:27:35.951 socket.cpp:1] careful", b"[W1120 00:27:35.951 socket.cpp:1] careful"),
+        (b"[rank3]:W1120 00:27:35.951 train.py:1] careful", b"W1120 00:27:35.951 train.py:1] careful"),
+        (b"[rank3]: Traceback (most recent call last):", b"Traceback (most recent call last):"),
+        (b'[rank3]:   File "train.py", line 3', b'  File "train.py", line 3'),
+        (b"[rank3]:", b""),
+        (b"[rank31]: of another rank", b"[rank31]: of another rank"),
+        (b"[rank1]: of another rank", b"[rank1]: of another rank"),
+        (b"said [rank3]: here", b"said [rank3]: here"),
+        (b"[rank3] without a colon", b"[rank3] without a colon"),
+    ],
+)
+def test_a_line_does_not_name_its_own_rank_twice(line: bytes, shown: bytes) -> None:
+    assert without_own_number(3, [line, b"plain"]) == [shown, b"plain"]

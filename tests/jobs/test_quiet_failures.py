@@ -148,7 +148,7 @@ def test_an_exception_is_shown_once_without_torchs_prefix(tmp_path: Path) -> Non
 def test_full_trace_prints_everything(tmp_path: Path) -> None:
     script = write_script(tmp_path, _RAISES)
     result = phalanx_run("-n", 4, "--full-trace", script)
-    assert "[rank2]: KeyError: 'batch'" in lines_of(result.stderr, 2)
+    assert "KeyError: 'batch'" in lines_of(result.stderr, 2)  # torch's prefix would name the rank a second time
     for rank in (0, 1, 3):
         assert "PeerFailedError" in "\n".join(lines_of(result.stderr, rank))
         assert "in all_reduce\n" in "\n".join(lines_of(result.stderr, rank))

@@ -43,25 +43,61 @@ def test_markers_that_a_project_declares_are_its_own(inner: InnerRuns, where: st
     result.stdout.fnmatch_lines(["phalanx: *'ranks' of its own*", "phalanx: *'virtual_gpus' of its own*"])
 
 
-def test_a_mark_of_a_listed_marker_that_can_not_be_ours_is_the_projects(inner: InnerRuns) -> None:
+def test_marks_of_a_listed_marker_are_the_projects_if_it_uses_nothing_of_phalanx(inner: InnerRuns) -> None:
     inner.pytester.makeini(_LISTED)
-    result = inner.run(_OWN_MARKS, "-k", "test_own", *_STRICT)
-    result.assert_outcomes(passed=1, deselected=1)
-    assert inner.notes() == ["ran"]
-    result.stdout.fnmatch_lines(["phalanx: this project lists a marker 'ranks', and tests that could mean phalanx's *"])
+    own = "@pytest.fixture\ndef rank(): return 'captain'\n\n@pytest.mark.ranks(2)\ndef test_rank(rank): note(rank)\n"
+    result = inner.run(own + _OWN_MARKS, *_STRICT)
+    result.assert_outcomes(passed=3)
+    assert inner.notes() == ["captain", "ran", "ran"]
+    result.stdout.fnmatch_lines(["phalanx: this project lists a marker 'ranks', so *only if they use phalanx"])
 
 
 @pytest.mark.parametrize(
-    ("listed", "mark"), [("ranks: run on several ranks", "ranks(2)"), ("virtual_gpus(n): have n", "virtual_gpus(2)")]
+    "use",
+    [
+        "def test_ranks(rank): note(rank)",
+        "import phalanx\n@MARK\ndef test_ranks(): note(phalanx.connect().rank)",
+        "from phalanx import connect\n@MARK\ndef test_ranks(): note(connect().rank)",
+    ],
+    ids=["fixture", "import phalanx", "from phalanx import"],
 )
-def test_a_test_whose_mark_may_be_ours_does_not_pass_on_no_ranks(inner: InnerRuns, listed: str, mark: str) -> None:
+def test_a_listed_marker_is_phalanx_s_where_a_test_uses_phalanx(inner: InnerRuns, use: str) -> None:
+    inner.pytester.makeini("[pytest]\nmarkers = ranks: run on several ranks")
+    marked = use.replace("@MARK", "@pytest.mark.ranks([1, 2])")
+    result = inner.run(marked if marked != use else f"@pytest.mark.ranks([1, 2])\n{use}", *_STRICT)
+    result.assert_outcomes(passed=2)
+    assert inner.notes() == ["0", "0", "1"]
+
+
+def test_a_listed_marker_is_phalanx_s_where_a_conftest_uses_phalanx(inner: InnerRuns) -> None:
+    inner.pytester.makeini("[pytest]\nmarkers = ranks: run on several ranks")
+    inner.pytester.makeconftest("from phalanx.testing import assert_same_on_ranks")
+    result = inner.run("@pytest.mark.ranks(2)\ndef test_ranks(): note(os.environ['RANK'])", *_STRICT)
+    result.assert_outcomes(passed=1)
+    assert inner.notes() == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "mark", "fixture"),
+    [
+        ("ranks: run on several ranks", "ranks(2)", "rank"),
+        ("virtual_gpus(n): have n", "virtual_gpus(2)", "virtual_gpus"),
+    ],
+)
+def test_a_test_whose_mark_may_be_ours_does_not_pass_on_no_ranks(
+    inner: InnerRuns, listed: str, mark: str, fixture: str
+) -> None:
     inner.pytester.makeini(f"[pytest]\nmarkers = {listed}")
-    result = inner.run(f"@pytest.mark.{mark}\ndef test_never(): note('ran')", *_STRICT)
-    result.assert_outcomes(errors=1)
     name = mark.partition("(")[0]
+    tests = "".join(
+        f"@pytest.mark.{mark}\n@pytest.mark.skipif({is_skipped}, reason='not here')\n{test}\n\n"
+        for is_skipped, test in ((False, "def test_never(): note('ran')"), (True, f"def test_ours({fixture}): pass"))
+    )
+    result = inner.run(tests, *_STRICT)
+    result.assert_outcomes(errors=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
-            f"@pytest.mark.{name} may mean phalanx's marker or one of this project, *",
+            f"@pytest.mark.{name} may mean phalanx's marker or one of this project: *",
             f'  do       write "{name}(n): ... (phalanx)" there, or ranks_marker = project if *',
             "*-p no:phalanx switches it off",
         ]

@@ -83,7 +83,9 @@ void HostGroup::leave() noexcept {
   std::call_once(over_, [this] {
     try {
       if (is_leader()) {
-        const Card farewell = trouble_card(CardKind::kLeft, FaultKind::kPeerLeft, outer_->seq(), "");
+        const bool has_ended = outer_->layout().member(outer_->rank()).departure.load() == Departure::kEnded;
+        const std::string why = has_ended ? "has reached the end of its program" : "closed the group";
+        const Card farewell = trouble_card(CardKind::kLeft, FaultKind::kPeerLeft, outer_->seq(), why);
         wire_.wait(tell_all(farewell), kFarewellNs);  // the others may be about to make their next receives stand
       }
     } catch (const std::exception&) {  // the others have gone already
@@ -277,7 +279,7 @@ void HostGroup::throw_if_told(int host, const Card& card) {
   if (card.kind == CardKind::kFault) fail_elsewhere(card.fault, card.text);
   if (card.kind == CardKind::kLeft) {
     const std::string who = "rank " + std::to_string(map_.leader_of(host)) + " on host " + std::to_string(host);
-    fail_elsewhere(FaultKind::kPeerLeft, who + " closed the group");
+    fail_elsewhere(FaultKind::kPeerLeft, who + " " + card.text);
   }
 }
 

@@ -18,6 +18,7 @@ _VERDICTS = (
     (re.compile(r" had its arguments refused"), "refused"),
     (re.compile(r" raised: | failed: "), "raised"),
     (re.compile(r" closed the group"), "left"),
+    (re.compile(r" has reached the end of "), "ended"),
 )
 
 

@@ -414,8 +414,14 @@ def _peer_died(facts: Trouble, scene: Scene) -> PhalanxError:
         ("died", f"{scene.process(rank)} {scene.whereabouts(rank)}" if scene.rows else ""),
         ("do", f"look at what rank {rank} printed last; go on without it with group.shrink()"),
     )
-    headline = f"{scene.process(rank)} {formatting.death(status)}"
-    error = _error(PeerDiedError, headline, details, facts, scene, [rank], "died")
+    headline, verdict = f"{scene.process(rank)} {formatting.death(status)}", "died"
+    if status == 0 and not scene.rows[rank].pid:
+        headline, verdict = (
+            f"{scene.process(rank)} has reached the end of {scene.part}, and never joined the group",
+            "ended",
+        )
+        details = _details(("here", _here(facts, scene)), ("do", "let every rank make the group and the same calls"))
+    error = _error(PeerDiedError, headline, details, facts, scene, [rank], verdict)
     assert isinstance(error, PeerDiedError)
     error.pid = scene.rows[rank].any_pid if scene.rows else 0
     error.last_call = scene.whereabouts(rank) if scene.rows and scene.has_called(rank) else ""
@@ -426,10 +432,29 @@ def _peer_died(facts: Trouble, scene: Scene) -> PhalanxError:
 
 def _peer_left(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
-    last = [("left", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)] if scene.rows else []
-    advice = "let every rank make the same calls before it closes the group"
+    row = scene.rows[rank] if scene.rows else None
+    last = [("left", f"{scene.process(rank)} {scene.whereabouts(rank)}"), *scene.stand(rank)] if row is not None else []
+    why = row.departure if row is not None else ""
+    if why == "dropped" and scene.around.states.get(rank) == "gone":
+        why = "ended"
+    how, advice = _departure(why, scene)
     details = _details(("here", _here(facts, scene)), *last, ("do", advice))
-    return _error(PeerLeftError, f"{scene.process(rank)} closed the group", details, facts, scene, [rank], "left")
+    verdict = "ended" if why == "ended" else "left"
+    error = _error(PeerLeftError, f"{scene.process(rank)} {how}", details, facts, scene, [rank], verdict)
+    assert isinstance(error, PeerLeftError)
+    error.pid = row.any_pid if row is not None else 0
+    error.last_call = formatting.operation(row.entry) if row is not None and row.entry is not None else ""
+    return error
+
+
+def _departure(why: str, scene: Scene) -> tuple[str, str]:
+    """Say why a rank has left a group, and what to do about it."""
+    if why == "ended":
+        return f"has reached the end of {scene.part}", "let every rank make the same calls before it ends"
+    if why == "dropped":
+        how = "no longer has the group, because its program dropped the last reference to it"
+        return how, "let every rank make the same calls, and keep the group in a variable until then"
+    return "closed the group", "let every rank make the same calls before it closes the group"
 
 
 def _peer_failed(facts: Trouble, scene: Scene) -> PhalanxError:

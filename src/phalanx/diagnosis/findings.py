@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from phalanx.diagnosis.observation import Observation
-from phalanx.diagnosis.stacks import ThreadStack, is_launchers, parse_stacks, stack_of
+from phalanx.diagnosis.stacks import Frame, ThreadStack, is_launchers, is_users, parse_stacks, stack_of
 from phalanx.diagnosis.views import GroupView, ProcessView
 from phalanx.diagnosis.waits import Key, Wait, find_most_waits, key_of, world_of, world_rank
 
@@ -64,7 +64,9 @@ class Findings:
         """Return the stack of a rank, the innermost call first; only calls of the user's code, if there are any."""
         if key not in self._stands:
             stack = self.stack(key)
-            self._stands[key] = () if stack is None else tuple(map(str, stack.users_frames()))
+            # A rank that is a thread has no end of its own; other threads say nothing about it.
+            others = () if key[1] else tuple(self._threads_of.get(key[0], {}).values())
+            self._stands[key] = () if stack is None else describe_stand(stack, others)
         return self._stands[key]
 
     def stack(self, key: Key) -> ThreadStack | None:
@@ -128,9 +130,37 @@ def place_of(process: ProcessView) -> str:
 
     It is empty if the process did not answer, if its program has not begun or has ended, or if it waits for work.
     """
-    stack = stack_of(parse_stacks(process.stacks), process.pid)
+    threads = parse_stacks(process.stacks)
+    stack = stack_of(threads, process.pid)
     frames = () if stack is None or stack.is_idle() else stack.users_frames()
-    return "" if not frames or is_launchers(frames[0].file) or frames[0].file.startswith("<") else str(frames[0])
+    if stack is None or not frames:
+        return ""
+    if stack.is_at_exit():
+        return describe_stand(stack, threads)[0]
+    return "" if is_launchers(frames[0].file) or frames[0].file.startswith("<") else str(frames[0])
+
+
+def describe_stand(stack: ThreadStack, threads: Iterable[ThreadStack] = ()) -> tuple[str, ...]:
+    """Return the calls of the program on a stack, the innermost first; if the program has ended, the first says so.
+
+    Args:
+        stack: The stack of the main thread, or of a rank that is a thread.
+        threads: All threads of the process: a process does not end before its threads, unless they are daemons.
+    """
+    calls = tuple(map(str, stack.users_frames()))
+    if not calls or not stack.is_at_exit():
+        return calls
+    if stack.program_frames():
+        return (f"{calls[0]} (the program has ended; this runs at its exit)", *calls[1:])
+    others = [thread for thread in threads if thread is not stack and any(map(_is_of_user, thread.own_frames()))]
+    awaited = [str(thread.users_frames()[0]) for thread in others]
+    if awaited:
+        return (f"{awaited[0]} (the program has ended, and its process waits for this thread)", *awaited[1:])
+    return (f"{calls[0]} (the program has ended; this runs at its exit)", *calls[1:])
+
+
+def _is_of_user(frame: Frame) -> bool:
+    return is_users(frame.file)
 
 
 def places_of_children(seen: Observation, pid: int) -> dict[str, list[int]]:

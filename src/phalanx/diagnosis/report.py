@@ -99,7 +99,8 @@ def _render_rows(found: Findings, group: GroupView) -> list[str]:
 def _describe_row(found: Findings, group: GroupView, row: RankFacts, wait: Wait | None, elsewhere: str | None) -> str:
     entry = None if row.entry is None else in_world(row.entry, group, found.world)
     if row.state in ("absent", "left", "dead"):
-        doing = {"absent": "has not joined", "left": "has left", "dead": formatting.death(row.exit_status)}[row.state]
+        left = "has left: its program has ended" if row.departure == "ended" else "has left"
+        doing = {"absent": "has not joined", "left": left, "dead": formatting.death(row.exit_status)}[row.state]
         return doing + (f"; its last: {formatting.operation(entry)}" if entry is not None else "")
     if wait is not None and not row.is_debugged:
         waiting_for = formatting.rank_list(wait.waits_for) if not wait.is_any else "any rank"

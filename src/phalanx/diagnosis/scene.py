@@ -22,6 +22,7 @@ class Scene:
         rows: One row per rank: what it does, and whether it is alive.
         entries: The call of each rank in the operation that failed; None if the rank is missing.
         around: What is known about where the missing ranks are in their programs.
+        part: What the ranks run, such as "its program".
     """
 
     group: str
@@ -30,6 +31,7 @@ class Scene:
     rows: Sequence[RankFacts] = ()
     entries: Sequence[EntryFacts | None] = ()
     around: Surroundings = field(default_factory=Surroundings)
+    part: str = "its program"
 
     def process(self, rank: int) -> str:
         """Name a rank, with its pid if the rank is a process."""

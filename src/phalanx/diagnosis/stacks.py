@@ -28,6 +28,11 @@ _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>[0-9]{1,9}) in (?P<fu
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 _LIBRARY_FOLDER = str(Path(__file__).resolve().parents[1])
 _LAUNCHERS = (*(f"{_LIBRARY_FOLDER}/{name}/" for name in ("launch", "jobs", "testing")), "<string>", "<frozen runpy>")
+_ENDINGS = (
+    (f"{_LIBRARY_FOLDER}/jobs/script.py", "_finish"),
+    (f"{_LIBRARY_FOLDER}/launch/rank_process.py", "_report_to_caller"),
+)
+_THREADING = "/threading.py"
 # torch.compile's files: "c" and a hash, in a folder that is called as the first two letters of the hash.
 _COMPILED = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{40,}\.py$")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
@@ -62,8 +67,20 @@ class ThreadStack:
 
     def users_frames(self) -> tuple[Frame, ...]:
         """Return the calls of the user's program, the innermost first; all calls if there are none."""
+        return self.program_frames() or self.own_frames()
+
+    def program_frames(self) -> tuple[Frame, ...]:
+        """Return the calls of the user's program, the innermost first; none if there are none."""
         own = self.own_frames()
-        return tuple(own[number] for number in find_program([frame.file for frame in own])) or own
+        return tuple(own[number] for number in find_program([frame.file for frame in own]))
+
+    def is_at_exit(self) -> bool:
+        """Tell whether the program has ended, and its process still joins threads or runs handlers of atexit."""
+        own = self.own_frames()
+        begun = next((number for number, frame in enumerate(own) if _ends_process(frame)), 0)
+        inner = own[begun - 1] if begun else None
+        is_ended_by_us = inner is not None and not inner.file.startswith(_LIBRARY_FOLDER)
+        return is_ended_by_us or bool(own and own[-1].function == "_shutdown" and own[-1].file.endswith(_THREADING))
 
     def own_frames(self) -> tuple[Frame, ...]:
         """Return the calls since the start of the process: one that multiprocessing has forked has its parent's too."""
@@ -78,6 +95,11 @@ class ThreadStack:
             and any(frame.function == "get" and frame.file.endswith("/multiprocessing/queues.py") for frame in own)
             and not any(is_users(frame.file) for frame in own)
         )
+
+
+def _ends_process(frame: Frame) -> bool:
+    """Tell whether this call of a launcher goes on when the program has ended."""
+    return (frame.file, frame.function) in _ENDINGS
 
 
 def _begins_process(frame: Frame) -> bool:

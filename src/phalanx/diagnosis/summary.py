@@ -38,7 +38,7 @@ def _describe_fault(found: Findings, group: GroupView, fault: FaultFacts) -> str
         "mismatch": f"{who} called something else than the others",
         "timeout": f"{reporter} timed out" + (f" waiting for {who}" if fault.culprit >= 0 else ""),
         "peer_died": f"{who} died",
-        "peer_left": f"{who} left it",
+        "peer_left": f"{who} {_describe_departure(group, fault)}",
         "peer_failed": f"{who} raised",
         "aborted": f"{who} aborted it",
         "interrupted": f"{who} was interrupted",
@@ -47,6 +47,11 @@ def _describe_fault(found: Findings, group: GroupView, fault: FaultFacts) -> str
     where = f" in operation #{fault.seq}" if fault.seq else ""
     text = f": {fault.text.splitlines()[0]}" if fault.text.strip() else _describe_detail(fault)
     return f'group "{group.name}" is broken{where}: {kinds.get(fault.kind, fault.kind)}{text}'
+
+
+def _describe_departure(group: GroupView, fault: FaultFacts) -> str:
+    has_ended = fault.culprit >= 0 and group.rows[fault.culprit].departure == "ended"
+    return "has reached the end of its program" if has_ended else "left it"
 
 
 def _describe_detail(fault: FaultFacts) -> str:
@@ -128,9 +133,12 @@ def _describe_places(found: Findings) -> list[str]:
     ranks: dict[str, list[int]] = {}
     lines = []
     for process in found.seen.processes:
-        numbers, place = found.ranks_of(process), place_of(process)
-        if numbers and place:
-            ranks.setdefault(place, []).extend(numbers)
+        numbers = found.ranks_of(process)
+        for key in found.keys_of(process):
+            place = place_of(process) if not key[1] else next(iter(found.stand(key)), "")
+            if place:
+                ranks.setdefault(place, []).append(found.world[key])
+        if numbers:
             lines += _describe_children(found, process, formatting.rank_list(numbers))
     shown = [
         f"{formatting.rank_list(numbers)} {'is' if len(numbers) == 1 else 'are'} at {place}"

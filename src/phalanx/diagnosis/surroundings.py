@@ -10,7 +10,7 @@ from typing import Literal
 from phalanx.diagnosis.asking import ask_for_stacks
 from phalanx.diagnosis.observer import Observer
 from phalanx.diagnosis.processes import is_alive, state_of
-from phalanx.diagnosis.stacks import parse_stacks
+from phalanx.diagnosis.stacks import Frame, is_users, parse_stacks
 from phalanx.diagnosis.views import view_of
 from phalanx.diagnosis.waits import Wait, describe_cycle, find_cycle, find_waits, key_of, world_of
 from phalanx.engine.facts import RankFacts
@@ -68,8 +68,15 @@ def _look_around(nonce: bytes, rows: Sequence[RankFacts], ranks: Iterable[int]) 
         for wait in waits
         if wait.key == key_of(row) and wait.nonce != nonce.hex()
     }
-    living = [row for row in wanted if row.state in ("present", "absent")]
-    return Surroundings(_stands(living), elsewhere, _states(living), describe_cycle(cycle) if is_certain else ())
+    living = [row for row in wanted if row.state in ("present", "absent") or row.departure in ("closed", "dropped")]
+    stacks = _stacks(living)
+    # The last calls of a rank that has left may be those by which a process ends.
+    ended = {row.rank for row in living if row.state == "left" and not _runs_program(stacks.get(row.rank, ()))}
+    stands = {
+        rank: tuple(map(str, frames[:_SHOWN_FRAMES])) for rank, frames in stacks.items() if frames and rank not in ended
+    }
+    gone: dict[int, ProcessState] = dict.fromkeys(ended.intersection(stacks), "gone")
+    return Surroundings(stands, elsewhere, {**gone, **_states(living)}, describe_cycle(cycle) if is_certain else ())
 
 
 def _follow_waits(pids: set[int]) -> list[Wait]:
@@ -91,17 +98,22 @@ def _states(rows: Iterable[RankFacts]) -> dict[int, ProcessState]:
     return found
 
 
-def _stands(rows: Sequence[RankFacts]) -> dict[int, tuple[str, ...]]:
+def _runs_program(frames: Iterable[Frame]) -> bool:
+    return any(is_users(frame.file) for frame in frames)
+
+
+def _stacks(rows: Sequence[RankFacts]) -> dict[int, tuple[Frame, ...]]:
+    """Return the calls of the program on each rank that answers."""
     threads: dict[int, list[int]] = {}
     for row in rows:
         threads.setdefault(key_of(row)[0], []).append(row.thread)
     others = {pid: [each for each in some if each] for pid, some in threads.items()}
     answers = ask_for_stacks(threads, others, timeout_s=_PATIENCE_S)
-    stands = {}
+    stacks = {}
     for row in rows:
         pid = key_of(row)[0]
         wanted = row.thread or pid
         stack = next((each for each in parse_stacks(answers.get(pid, "")) if each.ident == wanted), None)
-        if stack is not None and stack.frames:
-            stands[row.rank] = tuple(map(str, stack.users_frames()[:_SHOWN_FRAMES]))
-    return stands
+        if stack is not None:
+            stacks[row.rank] = stack.users_frames()
+    return stacks

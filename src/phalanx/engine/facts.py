@@ -77,6 +77,9 @@ class EntryFacts(NamedTuple):
         return self.operation in ("broadcast", "reduce", "gather", "scatter")
 
 
+Departure = Literal["", "closed", "dropped", "ended", "unknown"]
+
+
 class RankFacts(NamedTuple):
     """A rank of a group: whether it lives, what it called last, what it waits for.
 
@@ -109,6 +112,7 @@ class RankFacts(NamedTuple):
         mail_looks: How often a thread that sleeps for a message has looked in vain.
         background_looks: The same of the thread that moves asynchronous messages.
         background_mail: How many of those are under way.
+        departure: Why it has left: it closed the group, dropped its last reference to it, or its program ended.
     """
 
     rank: int
@@ -138,6 +142,7 @@ class RankFacts(NamedTuple):
     mail_looks: int = 0
     background_looks: int = 0
     background_mail: int = 0
+    departure: Departure = ""
 
     @property
     def any_pid(self) -> int:

@@ -19,7 +19,7 @@ from phalanx.launch.context import current_context
 from phalanx.launch.meeting import address_of
 from phalanx.launch.run_name import name_of_run
 from phalanx.launch.terminal import use_terminal
-from phalanx.settings import read_placement, terminal_desk
+from phalanx.settings import debugger_command, read_placement, terminal_desk
 
 
 def breakpoint(rank: int | None = None) -> None:
@@ -34,6 +34,27 @@ def breakpoint(rank: int | None = None) -> None:
     Raises:
         UsageError: `rank` is not the number of a rank.
     """
+    _stop(rank, sys._getframe(1))
+
+
+def use_for_builtin() -> None:
+    """Let Python's breakpoint() do what phalanx's does, unless the user or the program wants another debugger.
+
+    The standard input of a rank is not the terminal, so Python's own debugger could not read from it.
+    """
+    if sys.breakpointhook is sys.__breakpointhook__:
+        sys.breakpointhook = _stop_at_builtin
+
+
+def _stop_at_builtin(*args: Any, rank: int | None = None, header: str = "", **kwargs: Any) -> None:
+    """Stop where Python's breakpoint() was called; like pdb.set_trace(), it can print a header."""
+    if debugger_command():
+        sys.__breakpointhook__(*args, **kwargs)
+    else:
+        _stop(rank, sys._getframe(1), header)
+
+
+def _stop(rank: int | None, frame: FrameType, header: str = "") -> None:
     if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
         raise UsageError(
             f"breakpoint: rank is {rank!r}; give the number of a rank, or nothing for the first rank that comes"
@@ -45,18 +66,20 @@ def breakpoint(rank: int | None = None) -> None:
         if rank is None and not _is_first(job):
             return
     except UsageError as error:
-        warnings.warn(f"breakpoint on rank {own} skipped: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"breakpoint on rank {own} skipped: {error}", RuntimeWarning, stacklevel=3)
         return
-    frame = sys._getframe(1)
-    if sys.breakpointhook is not sys.__breakpointhook__:  # another program, such as pytest, has its own debugger
+    # Another program, such as pytest, may have its own debugger.
+    if sys.breakpointhook not in (sys.__breakpointhook__, _stop_at_builtin):
         sys.breakpointhook()
         return
     debugger = _debugger_of(own)
     try:
         debugger.open()
     except UsageError as error:
-        warnings.warn(f"breakpoint on rank {own} skipped: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"breakpoint on rank {own} skipped: {error}", RuntimeWarning, stacklevel=3)
         return
+    if header:
+        debugger.message(header)
     debugger.set_trace(frame)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
+from types import FrameType
 
+from phalanx.diagnosis.stacks import is_launchers, is_users
 from phalanx.engine import RankEndpoint
 from phalanx.launch.context import LaunchContext, current_context, has_failed, on_failure
 from phalanx.launch.exceptions import describe_exception
@@ -39,6 +41,22 @@ def open_groups_of_process() -> list[RankEndpoint]:
     return [group for group in list(_open) if not group.is_closed]
 
 
+def note_end() -> None:
+    """Note that the calling rank has done its part: peers that still wait for it learn that, when it leaves."""
+    for group in open_groups():
+        group._note_end()
+
+
+def is_program_over() -> bool:
+    """Tell whether the calling thread runs nothing of the program any more: the function of its rank has returned."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_launchers(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
+            return False
+        frame = frame.f_back
+    return True
+
+
 def _fail_all(why: str) -> None:
     """Break all groups of the calling rank, including those that its launcher does not know."""
     for group in open_groups():
@@ -52,6 +70,7 @@ def _close_all() -> None:
     for group in list(_open):
         if error is not None and not group.is_closed:
             group.fail(describe_exception(error))  # so that peers get the reason, not a PeerLeftError
+        group._note_end()
         RankEndpoint.close(group)
 
 

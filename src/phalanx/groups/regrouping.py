@@ -11,6 +11,7 @@ from phalanx.diagnosis.surroundings import look_around
 from phalanx.engine import GroupSegment, RankEndpoint, count_cores, create_group_segment
 from phalanx.engine.facts import FaultKind, Trouble
 from phalanx.errors import MismatchError, PhalanxError, UsageError
+from phalanx.launch.context import part_of_rank
 from phalanx.launch.exceptions import headline_of
 from phalanx.launch.meeting import Gathering, HasDescriptor, MeetingResult, meet
 
@@ -107,7 +108,7 @@ def _check_alive(group: RankEndpoint, kind: str, members: Sequence[int]) -> None
     fault: FaultKind = "peer_died" if row.state == "dead" else "peer_left"
     facts = Trouble(fault, kind, culprit=row.rank, reporter=group.rank)
     around = look_around(group.nonce, rows, [row.rank])
-    raise explain(facts, Scene(group.name, group.rank, group.size, rows, around=around))
+    raise explain(facts, Scene(group.name, group.rank, group.size, rows, around=around, part=part_of_rank()))
 
 
 def create_for(name: str, cards: Cards, *, crowd: int) -> GroupSegment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from phalanx.groups.coalescing import Coalescing, CombinedWork, launch_all
 from phalanx.groups.cuda import prepare_engine
 from phalanx.groups.current import enter_group, leave_group
 from phalanx.groups.deadlock_watch import watch_for_deadlocks
-from phalanx.groups.open_groups import add_open_group
+from phalanx.groups.open_groups import add_open_group, is_program_over
 from phalanx.groups.regrouping import (
     check_same_request,
     create_for,
@@ -45,7 +46,7 @@ from phalanx.groups.regrouping import (
 )
 from phalanx.groups.tensor_gate import open_gate
 from phalanx.groups.tracing import join_recording
-from phalanx.launch.context import current_context
+from phalanx.launch.context import current_context, part_of_rank
 from phalanx.launch.meeting import Gathering, MeetingResult, closing
 from phalanx.launch.user_secret import make_private
 
@@ -81,6 +82,7 @@ class SharedMemoryGroup(RankEndpoint):
         self._ranks = tuple(ranks)
         self._is_thread = is_thread
         self._meetings: Counter[str] = Counter()
+        self._thread = threading.get_ident()
         self._context = current_context()
         if self._context is not None and self._context.interceptor is not None:
             self._set_interceptor(self._context.interceptor)
@@ -309,6 +311,13 @@ class SharedMemoryGroup(RankEndpoint):
         finally:
             self.leave()
 
+    def __del__(self) -> None:
+        """Note why this rank leaves if the last reference went with the rank's function, and not before its end."""
+        # Without the attribute, it has not joined; once closed, the interpreter may be taking itself apart.
+        is_member = hasattr(self, "_thread") and not self.is_closed
+        if is_member and self._thread == threading.get_ident() and is_program_over():
+            self._note_end()
+
     def leave(self) -> None:
         """Leave at once; operations under way fail."""
         super().close()
@@ -321,7 +330,7 @@ class SharedMemoryGroup(RankEndpoint):
         seq = facts.fault_seq if facts.kind in ("mismatch", "timeout") else facts.seq
         entries = [self.entry(rank, seq) for rank in range(self.size)] if seq else []
         around = look_around(self.nonce, rows, late_ranks(facts, rows)) if facts.kind in LATE else Surroundings()
-        return explain(facts, Scene(self.name, self.rank, self.size, rows, entries, around))
+        return explain(facts, Scene(self.name, self.rank, self.size, rows, entries, around, part_of_rank()))
 
     def _check_ranks(self, ranks: Sequence[int]) -> None:
         if not ranks:

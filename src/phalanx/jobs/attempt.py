@@ -127,7 +127,7 @@ class Attempt(Supervisor[JobRank]):
             self._read_failure(rank)
         for stream in pipes.streams:
             stream.drain(self._view, self._host.logs)
-        self._tracebacks.finish(is_elsewhere=self._outcome.is_elsewhere)
+        self._tracebacks.finish(is_elsewhere=self._outcome.is_elsewhere, seen=self._outcome.seen)
         self._view.update(self.ranks)
 
     def _await_zygote(self) -> bool:

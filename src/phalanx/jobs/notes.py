@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.tracebacks import format_error, identify
-from phalanx.errors import Details, MismatchError, PeerDiedError, PhalanxError
+from phalanx.errors import Details, MismatchError, PeerDiedError, PeerLeftError, PhalanxError
 from phalanx.launch.disagreement import Disagreement, decode_disagreement, read_disagreement
 from phalanx.launch.exceptions import find_consequence, find_mismatch, headline_of, place_of
 
@@ -34,8 +34,10 @@ class Note:
         identity: A text that is equal for equal tracebacks.
         details: If ranks made different calls, who called what, and what to do: labels and texts.
         disagreement: If ranks made different calls, what the rank knows of that.
-        dead_pid: If it has learned that the process of another rank ended, the id of that process; or 0.
+        lost_pid: If it has learned that the process of another rank ended, or left the group, the id of that process;
+            or 0.
         last_call: What that process did last in its group, or "".
+        has_left: Whether that rank has left the group or ended without it, and did not die.
     """
 
     text: str
@@ -48,8 +50,9 @@ class Note:
     identity: str = ""
     details: Details = ()
     disagreement: Disagreement | None = None
-    dead_pid: int = 0
+    lost_pid: int = 0
     last_call: str = ""
+    has_left: bool = False
 
     def __str__(self) -> str:
         return f"{self.text} ({self.place})" if self.place else self.text
@@ -77,8 +80,9 @@ def describe_end(error: BaseException, exit_code: int) -> Note:
     cause, mismatch = find_consequence(error), find_mismatch(error)
     place = place_of(error)
     note = Note(short, place, exit_code, cause is not None, _doing(cause or mismatch, place))
-    if isinstance(cause, PeerDiedError):  # the launcher may look when all ranks have left the group
-        note = replace(note, dead_pid=cause.pid, last_call=cause.last_call)
+    if isinstance(cause, (PeerDiedError, PeerLeftError)):  # the launcher may look when all ranks have left the group
+        has_left = cause.verdict != "died"
+        note = replace(note, lost_pid=cause.pid, last_call=cause.last_call, has_left=has_left)
     if isinstance(error, SystemExit):
         return note
     traceback, short_traceback = _tracebacks(error)

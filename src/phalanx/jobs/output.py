@@ -6,6 +6,7 @@ Progress bars overwrite themselves with carriage returns. Only the last form of 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 LONGEST_LINE_BYTES = 1 << 20  # longer lines are broken, so that they can't fill the launcher's memory
 _SHOWN_BYTES = 400
@@ -57,6 +58,15 @@ class LineSplitter:
                 self._redrawn = b""
                 finished.append(settled)
         return finished
+
+
+def without_own_number(rank: int, lines: Sequence[bytes]) -> list[bytes]:
+    """Remove what torch puts before the lines of its log and of tracebacks, if it is the number of this rank.
+
+    The terminal shows the number of the rank before every line already.
+    """
+    own = b"[rank%d]:" % rank
+    return [line.removeprefix(own).removeprefix(b" ") if line.startswith(own) else line for line in lines]
 
 
 def _settle(line: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import bdb
 import contextlib
 import ctypes
 import dataclasses
@@ -34,6 +35,10 @@ from phalanx.real_gpus.advice import advise
 from phalanx.real_gpus.discovery import has_opened_cuda
 from phalanx.settings import gpu_memory, hides_gpus, local_rank, virtual_gpus
 
+_USE_BREAKPOINT = (
+    "  do       call breakpoint() or phalanx.breakpoint(rank=...), which stop on the terminal; pdb.set_trace() reads "
+    "the standard input of the rank, which is not the terminal"
+)
 _INTERRUPTED = -signal.SIGINT  # as Python does on Ctrl-C, so that a shell sees the signal
 
 
@@ -74,7 +79,7 @@ def _find_refusal(error: BaseException | None) -> PhalanxError | None:
 
 
 def _prepare() -> None:
-    """Set up virtual GPUs once for all ranks, if the user wants them. This starts no threads, and ranks inherit them.
+    """Set up breakpoint() once for all ranks, and virtual GPUs if the user wants them. Ranks inherit both.
 
     `import torch` has already done this, unless torch's loading of extensions is turned off.
     """
@@ -84,6 +89,9 @@ def _prepare() -> None:
 
         if active() is None:
             set_up_from_environment()
+    from phalanx.groups.debugger import use_for_builtin  # imports torch, which the launcher must not
+
+    use_for_builtin()
     check_forkable()
 
 
@@ -200,6 +208,8 @@ def _run(program: Program, teller: _Teller, num_ranks: int) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, another rank may end before this one gets the signal
         is_interrupt = isinstance(error, KeyboardInterrupt)
         advise(error, num_ranks)
+        if isinstance(error, bdb.BdbQuit):
+            error.add_note(_USE_BREAKPOINT)
         if _hook_below_torchs() is usual_hook:
             teller.take_stderr()  # a hook of the program may wait for a person, who must see what it prints
         _show(error)

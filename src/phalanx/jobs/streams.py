@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from phalanx.jobs.logs import Logs
-from phalanx.jobs.output import LineSplitter
+from phalanx.jobs.output import LineSplitter, without_own_number
 from phalanx.jobs.rank import JobRank
 from phalanx.jobs.view import View
 
@@ -59,6 +59,7 @@ class RankStream:
 
     def _show(self, lines: Sequence[bytes], view: View) -> None:
         if lines:
+            lines = without_own_number(self.rank.number, lines)
             self.rank.last_line = lines[-1]
             view.show_lines(self.rank.number, self.is_error, lines)
 

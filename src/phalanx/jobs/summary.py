@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.diagnosis.formatting import advice_about_death, death, operation, rank_list
 from phalanx.diagnosis.sides import describe_doubt, find_minority
+from phalanx.jobs.early_ends import advise, describe_early, find_early
 from phalanx.jobs.job import Job
 from phalanx.jobs.job_result import JobResult
 from phalanx.jobs.notes import Note
@@ -59,7 +60,8 @@ def summarise(job: Job, outcome: JobResult, places: Sequence[str]) -> list[str]:
     culprit = first_culprit(outcome.ranks) if headline is None else None
     if outcome.is_elsewhere:
         culprit = None
-    first = f"phalanx run: {headline or (verdict.text if verdict is not None else describe_failure(outcome.ranks))}"
+    why = verdict.text if verdict is not None else describe_failure(outcome.ranks, seen=outcome.seen)
+    first = f"phalanx run: {headline or why}"
     lines = [first, *_describe_ends(job, outcome, culprit), *places]
     whose = "" if culprit is None else f", of {_name(culprit, outcome.ranks)}"
     if verdict is not None and culprit is None and verdict.rank is not None and headline is None:
@@ -71,7 +73,7 @@ def summarise_attempt(job: Job, outcome: JobResult, number: int, places: Sequenc
     """Return a few lines that say how an attempt failed after which all ranks start again for the `number`-th time."""
     again = f"all ranks start again ({number} of {job.max_restarts})"
     ends = _describe_ends(job, outcome, None if outcome.is_elsewhere else first_culprit(outcome.ranks))
-    why = describe_failure(outcome.ranks) if outcome.verdict is None else outcome.verdict.text
+    why = describe_failure(outcome.ranks, seen=outcome.seen) if outcome.verdict is None else outcome.verdict.text
     return [f"phalanx run: {why}; {again}", *ends, *places]
 
 
@@ -79,21 +81,32 @@ def _describe_ends(job: Job, outcome: JobResult, culprit: JobRank | None) -> lis
     if culprit is None:
         return describe_others(outcome.ranks, is_elsewhere=outcome.is_elsewhere)
     notes = [rank.note for rank in outcome.ranks if rank.note is not None]
+    early = find_early(outcome.ranks, outcome.seen)
+    if early:
+        last = _last_of(early[0], outcome.seen, notes) or "it has called nothing in the group"
+        lines = [_line("last", last), _line("do", advise(early, culprit))]
+        return [*lines, *describe_others(outcome.ranks, is_elsewhere=True)]
     is_python = job.program.kind != "executable"
     return [*describe_cause(culprit, outcome.seen, notes, is_python=is_python), *describe_others(outcome.ranks)]
 
 
-def describe_failure(ranks: Sequence[JobRank], num_ranks: int = 0, where: str = "") -> str:
+def describe_failure(
+    ranks: Sequence[JobRank], num_ranks: int = 0, where: str = "", seen: Observation | None = None
+) -> str:
     """Return a line that says which rank failed, and why; or which ranks, if several failed alike.
 
     Args:
         ranks: The ranks of this host.
         num_ranks: How many ranks the job has, if there are other hosts.
         where: On which host the ranks are, if there are several.
+        seen: What was seen when the first of them failed.
     """
     rank = first_culprit(ranks)
     if rank is None:
         return "no rank failed"
+    early = find_early(ranks, seen)
+    if early:
+        return describe_early(early, ranks, num_ranks or len(ranks), where)
     failed = [rank.number, *(other.number for other in _alike(rank, ranks))]
     if rank.note is None:
         why = death(rank.status if rank.status is not None else -1)
@@ -126,9 +139,14 @@ def describe_cause(rank: JobRank, seen: Observation | None, notes: Sequence[Note
         known = rank.note.details
         lines = [(label, _settle_doubt(text, rank) if label == "unknown" else text) for label, text in known]
         return [_line(label, text) for label, text in lines if text]
-    last = _last_call(rank, seen) or next((note.last_call for note in notes if note.dead_pid == rank.pid), "")
+    last = _last_of(rank, seen, notes)
     advice = advice_about_death(rank.status if rank.status is not None else -1) if is_python else ""
     return [_line(label, text) for label, text in (("last", last), ("do", advice)) if text]
+
+
+def _last_of(rank: JobRank, seen: Observation | None, notes: Sequence[Note]) -> str:
+    """Say what a rank that has died or left did last, as the launcher saw it, or else as other ranks did."""
+    return _last_call(rank, seen) or next((note.last_call for note in notes if note.lost_pid == rank.pid), "")
 
 
 def _settle_doubt(text: str, rank: JobRank) -> str:

@@ -9,16 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from phalanx.jobs.early_ends import find_early
 from phalanx.jobs.failure_output import FailureOutput
 from phalanx.jobs.kept_output import KeptOutput
 from phalanx.jobs.logs import Logs
 from phalanx.jobs.notes import Note
-from phalanx.jobs.output import LineSplitter
+from phalanx.jobs.output import LineSplitter, without_own_number
 from phalanx.jobs.rank import JobRank
 from phalanx.jobs.streams import Pipes
 from phalanx.jobs.view import View
 from phalanx.launch.rank import first_culprit
+
+if TYPE_CHECKING:
+    from phalanx.diagnosis.observation import Observation
 
 _READ_BYTES = 1 << 16
 _MOST_SHOWN = 3
@@ -86,10 +91,11 @@ class Tracebacks:
         if later and (not self._keep(rank, later) or rank.is_culprit):
             self._show_text(rank, later)
 
-    def finish(self, *, is_elsewhere: bool = False) -> None:
+    def finish(self, *, is_elsewhere: bool = False, seen: Observation | None = None) -> None:
         """Show what has to be shown now that all ranks have ended.
 
         Args:
+            seen: What was seen when the first of them failed.
             is_elsewhere: Whether another host is to blame; ranks that failed because of it are quiet then.
         """
         for rank in self._ranks:
@@ -98,7 +104,8 @@ class Tracebacks:
                 self._show(rank)
         culprits = [rank for rank in self._ranks if rank.is_culprit]
         first = first_culprit(self._ranks)
-        for rank in culprits or ([] if first is None or is_elsewhere else [first]):
+        is_quiet = is_elsewhere or bool(find_early(self._ranks, seen))
+        for rank in culprits or ([] if first is None or is_quiet else [first]):
             if len(self._shown) < _MOST_SHOWN:
                 self._show(rank)
         for rank, splitter in zip(self._ranks, self._splitters, strict=True):
@@ -142,4 +149,4 @@ class Tracebacks:
 
     def _show_lines(self, rank: JobRank, lines: Sequence[bytes]) -> None:
         if lines:
-            self._view.show_lines(rank.number, True, lines)
+            self._view.show_lines(rank.number, True, without_own_number(rank.number, lines))

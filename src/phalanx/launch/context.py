@@ -111,6 +111,12 @@ def has_failed() -> bool:
     return any(context.failure is not None for context in _of_process)
 
 
+def part_of_rank() -> str:
+    """Say what the ranks of this job run, for errors."""
+    context = current_context()
+    return {"spawn": "its function", "pytest": "the test", "": "its program"}[context.started_by if context else ""]
+
+
 def current_thread_rank() -> LaunchContext | None:
     """Return the context of the calling thread if this thread is a rank; None if the process is a rank or no rank."""
     context: LaunchContext | None = getattr(_of_thread, "context", None)

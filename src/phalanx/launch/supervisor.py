@@ -110,6 +110,8 @@ class Supervisor(Generic[AnyRank]):
         """Read news of the ranks from their starter."""
         self._starter = starter
         self._have_started = any(rank.pid for rank in self.ranks)
+        if self._have_started:  # ranks of a test, which run before their world exists
+            self._note_starts()
         self.loop.on(starter.fileno(), self._hear)
         for rank in self.ranks:
             if rank.status is not None:
@@ -218,13 +220,16 @@ class Supervisor(Generic[AnyRank]):
         ended = self._starter.read()
         if not self._have_started and any(rank.pid for rank in self.ranks):
             self._have_started = True
-            for rank in self.ranks:
-                self.watch.note_start(rank)
+            self._note_starts()
             if self.shutdown.latest is not None:
                 self._send(self.shutdown.latest)  # it was sent before the ranks were known
             self.on_started()
         for place in [rank.index for rank in ended]:
             self._end(self.ranks[place])
+
+    def _note_starts(self) -> None:
+        for rank in self.ranks:
+            self.watch.note_start(rank)
 
     def _end(self, rank: AnyRank) -> None:
         is_first = not self.shutdown.has_begun

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import sys
 import threading
 import time
@@ -74,6 +75,7 @@ class ThreadTeam:
             Whether the time is up, and no rank has failed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        answer_in_children_too()  # the workers of a DataLoader, and these threads before they make a group
         for thread in self.threads:
             thread.start()
         with self.changed:
@@ -101,6 +103,7 @@ class ThreadTeam:
         return self._join(ranks, grace_s)
 
     def _be_rank(self, rank: int, run: Callable[[int], bool]) -> None:
+        self._segment.launched(rank, os.getpid(), threading.get_native_id())
         is_well = run(rank)
         with self.changed:
             self._has_failed = self._has_failed or not is_well
@@ -175,7 +178,6 @@ def run_threads(
     """
     for name in _IMPORTED_FIRST:
         importlib.import_module(name)
-    answer_in_children_too()  # the workers of a DataLoader
     function, args, kwargs = task
     results: dict[int, Any] = {}
     ranks = [SpawnedRank(rank) for rank in range(num_ranks)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _refuse(config: pytest.Config, fixture: str) -> NoReturn:
     """Fail without a traceback, which would show only this module."""
     why = "; mark the test, for example with @pytest.mark.ranks(4)"
-    if owner_of(config, "ranks") != "phalanx":
+    if owner_of(config, "ranks") == "project":
         why = (
             ", but this project declares a marker 'ranks' of its own, so phalanx leaves it alone; give that marker "
             "another name, or use phalanx.testing.ranks() in the test"

@@ -1,16 +1,18 @@
 """How tests ask for ranks and virtual GPUs: with the markers of the plugin, or with a fixture.
 
-A project that has a marker of the same name keeps it for itself. Code that declares a marker also uses it. A line in
-the ini file may mean either marker. Tests whose marks phalanx can read then fail until the project says whose it is.
+A project that declares a marker of the same name keeps it for itself. If only its ini file declares the marker, without
+a word of phalanx, tests that use phalanx still run on ranks, and the project's own tests are left alone. A project that
+does both must say whose the marker is: otherwise a test could pass on no ranks.
 """
 
 from __future__ import annotations
 
+from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from phalanx.testing.stash_keys import INI_MARKERS
+from phalanx.testing.stash_keys import INI_MARKERS, USERS, USES
 
 _FIXTURES = "phalanx.testing.fixtures"
 _DECLARED = {
@@ -70,8 +72,7 @@ def describe_owners(config: pytest.Config) -> list[str]:
     lines = {
         "phalanx": "",
         "project": "phalanx: this project declares a marker '{}' of its own, so phalanx leaves tests with it alone",
-        "unknown": "phalanx: this project lists a marker '{}', and tests that could mean phalanx's marker fail until "
-        "ranks_marker says whose it is",
+        "unknown": "phalanx: this project lists a marker '{}', so tests with it run on ranks only if they use phalanx",
     }
     return [text.format(name) for name in _DECLARED if (text := lines[owner_of(config, name)])]
 
@@ -79,13 +80,54 @@ def describe_owners(config: pytest.Config) -> list[str]:
 def find_mark(item: Any, name: str) -> pytest.Mark | None:
     """Return a mark of a test, if it is ours."""
     mark: pytest.Mark | None = item.get_closest_marker(name)
-    return mark if mark is not None and owner_of(item.config, name) == "phalanx" else None
+    if mark is None:
+        return None
+    owner = owner_of(item.config, name)
+    return mark if owner == "phalanx" or (owner == "unknown" and uses_phalanx(item)) else None
 
 
 def find_unclear_marks(item: Any) -> list[pytest.Mark]:
-    """Return the marks of a test that may be ours, or the project's."""
-    marks = [item.get_closest_marker(name) for name in _DECLARED if owner_of(item.config, name) == "unknown"]
-    return [mark for mark in marks if mark is not None]
+    """Return the marks of a test that uses nothing of phalanx, while other tests with the same mark do."""
+    names = [name for name in _DECLARED if item.get_closest_marker(name) is not None]
+    unclear = [name for name in names if owner_of(item.config, name) == "unknown" and not uses_phalanx(item)]
+    return [item.get_closest_marker(name) for name in unclear if _do_others_use(item.session, name)]
+
+
+def _do_others_use(session: pytest.Session, name: str) -> bool:
+    found = session.config.stash.setdefault(USES, {})
+    if name not in found:
+        found[name] = any(find_mark(item, name) is not None for item in session.items)
+    return found[name]
+
+
+def uses_phalanx(item: Any) -> bool:
+    """Tell whether a test uses a fixture of phalanx, or its module or a conftest has imported something of phalanx."""
+    info = getattr(item, "_fixtureinfo", None)
+    used = [definitions[-1] for definitions in info.name2fixturedefs.values()] if info is not None else []
+    if any(getattr(each.func, "__module__", "") == _FIXTURES for each in used):
+        return True
+    known = item.config.stash.setdefault(USERS, {})  # one look at each module is enough
+    modules = [getattr(item, "module", None), *item.config.pluginmanager.get_plugins()]
+    return any(_is_user(module, known) for module in modules if isinstance(module, ModuleType))
+
+
+def _is_user(module: ModuleType, known: dict[ModuleType, bool]) -> bool:
+    if module not in known:
+        values = list(vars(module).values())
+        origins = [value.__name__ if isinstance(value, ModuleType) else _module_of(value) for value in values]
+        is_plugin = _is_of_phalanx(module.__name__)
+        known[module] = not is_plugin and any(map(_is_of_phalanx, origins))
+    return known[module]
+
+
+def _is_of_phalanx(name: str) -> bool:
+    return name.partition(".")[0] == "phalanx"
+
+
+def _module_of(value: object) -> str:
+    if not isinstance(value, (type, FunctionType)):
+        value = type(value)
+    return str(value.__module__)
 
 
 def asks_for_virtual_gpus(item: Any) -> bool:

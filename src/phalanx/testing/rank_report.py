@@ -12,7 +12,8 @@ from phalanx.diagnosis import formatting
 from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import is_users
 from phalanx.diagnosis.tracebacks import format_error
-from phalanx.errors import PhalanxError
+from phalanx.errors import PeerLeftError, PhalanxError
+from phalanx.launch.context import current_context
 from phalanx.launch.disagreement import Disagreement, read_disagreement
 from phalanx.launch.exceptions import find_consequence, find_mismatch, headline_of
 from phalanx.launch.sending import pack_exception
@@ -77,6 +78,8 @@ class RankReport:
         waited_in: The operation that the failure of another rank ended, or in which ranks disagree; None if this rank
             failed by itself.
         disagreement: What the rank knows of a mismatch because of which it failed.
+        left_by: The ranks whose leaving made this one fail, if it did.
+        last_call: What they called last.
         log: The formatted log.
         warnings: The warnings.
         subtests: Results of its subtests.
@@ -96,6 +99,8 @@ class RankReport:
     is_consequence: bool = False
     waited_in: Waiting | None = None
     disagreement: Disagreement | None = None
+    left_by: tuple[int, ...] = ()
+    last_call: str = ""
     log: str = ""
     warnings: list[CaughtWarning] = field(default_factory=list)
     subtests: list[Any] = field(default_factory=list)
@@ -111,6 +116,10 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
     own = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else ""
     cause, mismatch = find_consequence(error), find_mismatch(error)
+    left = cause if isinstance(cause, PeerLeftError) else None
+    context = current_context()
+    # In a part of the world, ranks have other numbers.
+    is_of_world = left is not None and context is not None and left.num_ranks == context.size
     return RankReport(
         outcome="failed",
         exception=pack_exception(see_through(error)),
@@ -121,6 +130,8 @@ def report_failure(error: BaseException, shown: Any = None) -> RankReport:
         is_consequence=cause is not None,
         waited_in=_interrupted_operation(cause or mismatch, place),
         disagreement=read_disagreement(mismatch),
+        left_by=left.culprits if left is not None and is_of_world else (),
+        last_call=left.last_call if left is not None else "",
     )
 
 

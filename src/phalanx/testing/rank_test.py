@@ -18,6 +18,7 @@ import pytest
 
 from phalanx.diagnosis.retold_errors import seen_through
 from phalanx.diagnosis.tracebacks import is_from_inside, without_internal_frames
+from phalanx.groups.open_groups import note_end
 from phalanx.launch.context import current_context, mark_failed, tell_peers
 from phalanx.settings import full_trace
 from phalanx.testing.faults import RankLost, unstruck
@@ -92,6 +93,7 @@ class RankTest:
         setup = RankSetup(self.item, instance, {**self.values, **special}, self.run_async)
         try:
             report = self._attempt(functools.partial(self._call, setup, special, instance))
+            note_end()
             teardown = self._attempt(setup.tear_down)
             if teardown.outcome != "passed" and report.outcome != "failed":
                 report = teardown

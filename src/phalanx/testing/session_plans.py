@@ -53,8 +53,9 @@ def check_owner(item: Any) -> None:
     for mark in find_unclear_marks(item):
         if _is_readable(mark, defaults_of(item.config)):
             raise UsageError(
-                f"@pytest.mark.{mark.name} may mean phalanx's marker or one of this project, because the configuration "
-                f"of pytest declares '{mark.name}' and does not mention phalanx there\n"
+                f"@pytest.mark.{mark.name} may mean phalanx's marker or one of this project: the configuration of "
+                f"pytest declares '{mark.name}' without a word of phalanx, and some tests with it use phalanx, but "
+                "this one does not\n"
                 f'  do       write "{mark.name}(n): ... (phalanx)" there, or ranks_marker = project if phalanx should '
                 "leave this marker alone"
             )

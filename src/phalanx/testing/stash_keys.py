@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ PLAN = "_ranks_plan"  # the parameter with the plan, for a test that has several
 DEFAULTS: pytest.StashKey[Defaults] = pytest.StashKey()
 GPUS: pytest.StashKey[RealGpus] = pytest.StashKey()
 INI_MARKERS: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()  # their declarations in the ini file
+USERS: pytest.StashKey[dict[ModuleType, bool]] = pytest.StashKey()  # whether they have imported phalanx
+USES: pytest.StashKey[dict[str, bool]] = pytest.StashKey()  # markers, and whether tests with them use phalanx
 RUNNER: pytest.StashKey[Runner] = pytest.StashKey()
 # Of a test.
 DEFERRED: pytest.StashKey[list[DeferredFixture]] = pytest.StashKey()  # in the order of their set-up

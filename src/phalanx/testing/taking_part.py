@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 
-from phalanx.groups.open_groups import open_groups
+from phalanx.groups.open_groups import note_end, open_groups
 from phalanx.launch.connection import Connection
 from phalanx.launch.context import LaunchContext, Placement, current_context, set_process_context
 from phalanx.settings import set_placement
@@ -64,6 +64,7 @@ def die_in_groups(status: int) -> None:
 
 def leave_groups() -> None:
     """Close the groups of the calling rank: peers must not take it for dead."""
+    note_end()
     for group in open_groups():
         group.close()
 

@@ -21,10 +21,12 @@ class Failure:
     Attributes:
         endings: The endings of these ranks, the first to fail first.
         title: What happened, in a line.
+        witness: If these ranks passed and left too early: the report of a rank that still waited for them.
     """
 
     endings: list[Ending]
     title: str
+    witness: RankReport | None = None
 
     @property
     def ranks(self) -> list[int]:
@@ -68,6 +70,8 @@ class Verdict:
     def error(self) -> BaseException:
         """Return the exception to raise for it: the rank's own if it can be rebuilt."""
         first = self.failures[0].endings[0]
+        if self.failures[0].witness is not None and (error := _rebuilt(self.failures[0].witness)) is not None:
+            return error
         endings = [ending for finding in self.failures for ending in finding.endings]
         kinds = {ending.report.kind for ending in endings if ending.report is not None}
         if first.report is not None and first.status is None and len(kinds) == 1:
@@ -100,10 +104,12 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         if skipped and all(ending.is_consequence() for ending in failures):
             return _divided(verdict, "skipped")  # the others failed because these ranks had left
         own = [ending for ending in failures if not ending.is_consequence()]
-        own = own or [ending for ending in failures if ending.report is not None] or failures
+        early = [] if own else _find_early(endings, failures)
+        if not early:
+            own = own or [ending for ending in failures if ending.report is not None] or failures
         # Of the late ranks, those that others wait for come first.
         own.sort(key=lambda ending: (ending.is_late, isinstance(ending.doing, Waiting), ending.when))
-        verdict.failures = _distinct(own, timeout_s)
+        verdict.failures = [_describe_early(early, failures)] if early else _distinct(own, timeout_s)
         verdict.bystanders = _describe_bystanders([ending for ending in failures if ending not in own])
         verdict.bystanders += [
             (ending.rank, "lost to a fault that the test asked for") for ending in endings if ending.was_injected
@@ -125,6 +131,25 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
             return verdict
         return _divided(verdict, outcome)
     return verdict
+
+
+def _find_early(endings: Sequence[Ending], failures: Sequence[Ending]) -> list[Ending]:
+    """Return the ranks that passed, but left while others still waited for them, if nothing else has gone wrong."""
+    reports = [ending.report for ending in failures if ending.report is not None]
+    left = {rank for report in reports for rank in report.left_by}
+    early = [ending for ending in endings if ending.rank in left and ending.report is not None]
+    return [] if any(ending in failures for ending in early) else early
+
+
+def _describe_early(early: Sequence[Ending], failures: Sequence[Ending]) -> Failure:
+    witness = next(ending.report for ending in failures if ending.report is not None and ending.report.left_by)
+    last = f" after {witness.last_call}" if witness.last_call else ""
+    waiting = formatting.rank_list(ending.rank for ending in failures)
+    whom = "them" if len(early) > 1 else "it"
+    title = (
+        f"reached the end of the test{last} while {waiting} still waited for {whom}; let every rank make the same calls"
+    )
+    return Failure(list(early), title, witness)
 
 
 def _settle_disagreements(endings: Sequence[Ending]) -> None:

@@ -77,12 +77,12 @@ def _connect_hosts(name: str, timeout_s: float) -> LocalGroup:
     return join_job(
         PrefixedBoard(board, f"connect/{number}/"),
         placement.rank,
-        placement.size,
         name=name,
         timeout_s=timeout_s,
         ranks=range(placement.size),
         reached_from=endpoint.host,
         table=table,
+        is_world=True,
     )
 
 

@@ -51,7 +51,7 @@ def join_job(
         SharedMemoryError: There is not enough memory.
     """
     address = find_own_address(Endpoint(reached_from, _ANY_PORT))
-    found = table or find_hosts(PrefixedBoard(board, "hosts/"), rank, len(ranks), timeout_s)
+    found = table or find_hosts(PrefixedBoard(board, "hosts/"), rank, len(ranks), timeout_s, title=f'group "{name}"')
     group = join_over_hosts(
         board,
         rank,

@@ -25,14 +25,16 @@ _LATE = str(Path(__file__).with_name("late.py"))
 _ENDLESS = str(Path(__file__).with_name("endless.py"))
 _RANKS = (2, 2)
 
-both_rendezvous = pytest.mark.parametrize(
-    "command", [torchrun_static, torchrun_c10d], ids=lambda command: command.__name__
-)
 
-
-@both_rendezvous
-def test_torchrun_runs_an_unchanged_program_on_two_hosts(command: Callable[[Host, int, int], list[str]]) -> None:
-    with hosts(2, has_loopback_names=True) as bed, HostsJob(bed, [_ORDINARY], _RANKS, command=command) as job:
+@pytest.mark.parametrize(("command", "token"), [(torchrun_static, "of the tests"), (torchrun_c10d, "")])
+def test_torchrun_runs_an_unchanged_program_on_two_hosts(
+    command: Callable[[Host, int, int], list[str]], token: str
+) -> None:
+    environment = {"PHALANX_JOB_TOKEN": token}
+    with (
+        hosts(2, has_loopback_names=True) as bed,
+        HostsJob(bed, [_ORDINARY], _RANKS, environment=environment, command=command) as job,
+    ):
         assert job.wait(120) == [0, 0], [launcher.output for launcher in job.launchers]
         printed = "".join(launcher.output for launcher in job.launchers)
         assert sorted(re.findall(r"rank (\d) of 4 is done", printed)) == ["0", "1", "2", "3"]

@@ -57,7 +57,11 @@ def watch_hosts(group: LocalGroup, board: Board, address: str, timeout_s: float)
         UsageError: A host does not fit, for example because it has another version of phalanx.
         OperationTimeoutError: The watchers did not meet in time.
     """
-    if not isinstance(group, HybridGroup) or current_context() is not None or job_desk() or os.getpid() in _worlds:
+    if not isinstance(group, HybridGroup) or current_context() is not None or job_desk():
+        return
+    # If some ranks are new processes in a world of others, all start again.
+    board.set(f"is watched/{group.rank}", "yes" if os.getpid() in _worlds else "no")
+    if set(board.get_many([f"is watched/{rank}" for rank in range(group.size)], timeout_s)) == {"yes"}:
         return
     number = next(host for host, ranks in enumerate(group.hosts) if group.rank in ranks)
     deadline = time.monotonic() + timeout_s

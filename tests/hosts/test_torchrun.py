@@ -21,6 +21,7 @@ pytestmark = [needs_hosts, pytest.mark.slow]
 _NAMED_WITHIN_S = 30.0  # 3 s of silence and the way of the news; the limit of an operation is 600 s
 _NOTHING_LEFT_WITHIN_S = 10.0
 _ORDINARY = str(Path(__file__).with_name("ordinary.py"))
+_RESTARTED = str(Path(__file__).with_name("restarted.py"))
 _LATE = str(Path(__file__).with_name("late.py"))
 _ENDLESS = str(Path(__file__).with_name("endless.py"))
 _RANKS = (2, 2)
@@ -109,3 +110,13 @@ def test_ranks_of_torchrun_name_a_late_rank_of_another_host_and_its_line(tmp_pat
             assert text.startswith("OperationTimeoutError: all_reduce #"), text
             assert "rank 3" in text, text
             assert "in read_batch" in text, text
+
+
+@pytest.mark.parametrize("door", ["phalanx", "torch"])
+def test_ranks_that_torchrun_starts_again_find_each_other(door: str) -> None:
+    options = ["--max-restarts", "1"]
+    with hosts(2) as bed, HostsJob(bed, [_RESTARTED, door], _RANKS, options, command=torchrun_c10d) as job:
+        assert job.wait(120) == [0, 0], [launcher.output for launcher in job.launchers]
+        printed = "".join(launcher.output for launcher in job.launchers)
+        assert sorted(re.findall(r"rank (\d) of 4 is done", printed)) == ["0", "1", "2", "3"], printed
+        job.assert_nothing_left(_NOTHING_LEFT_WITHIN_S)

@@ -43,13 +43,13 @@ void Lane::close() {
   drain();
 }
 
-std::shared_ptr<Ticket> Lane::submit(Job job) {
+std::shared_ptr<Ticket> Lane::submit(Action action) {
   std::shared_ptr<Ticket> ticket;
   try {
     ticket = std::make_shared<Ticket>();
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) start_thread();  // first, because it may fail
-    queue_.push_back({std::move(job), ticket});
+    queue_.push_back({std::move(action), ticket});
     num_queued_.fetch_add(1);
   } catch (const std::bad_alloc& error) {
     give_up(words_of(error));
@@ -86,12 +86,12 @@ bool Lane::run_next() {
   if (!entry) return false;
   std::optional<Trouble> trouble;
   try {
-    attempt(entry->job);
+    attempt(entry->action);
   } catch (const Trouble& caught) {
     trouble = caught;
   }
   num_queued_.fetch_sub(1);
-  entry->job = nullptr;  // release what it holds before any thread sees it done
+  entry->action = nullptr;  // release what it holds before any thread sees it done
   entry->ticket->finish(std::move(trouble));
   return true;
 }
@@ -122,7 +122,7 @@ bool Lane::wait(Ticket& ticket, std::int64_t deadline_ns) {
   return true;
 }
 
-// The job uses the caller's memory: whatever happens, it must be over before the caller goes on.
+// The action uses the caller's memory: whatever happens, it must be over before the caller goes on.
 void Lane::wait_for_caller(Ticket& ticket) {
   try {
     wait(ticket, INT64_MAX);

@@ -34,30 +34,30 @@ class Ticket {
 // starts with the first of them, or on a thread that waits for one, whichever comes first. Thread-safe.
 class Lane {
  public:
-  using Job = std::function<void(Endpoint&)>;
+  using Action = std::function<void(Endpoint&)>;
 
   explicit Lane(std::shared_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
   ~Lane();
 
   template <class Run>
-  void run(const Run& job) {
+  void run(const Run& action) {
     if (std::unique_lock running(running_, std::try_to_lock); running.owns_lock() && num_queued_.load() == 0) {
-      attempt(job);
+      attempt(action);
       return;
     }
-    const auto ticket = submit(job);
+    const auto ticket = submit(action);
     wait_for_caller(*ticket);
     if (const auto trouble = ticket->trouble()) throw *trouble;
   }
-  // The same on the native thread, whoever else is free: for jobs with waits that a signal can't interrupt.
+  // The same on the native thread, whoever else is free: for actions with waits that a signal can't interrupt.
   template <class Run>
-  void run_apart(const Run& job) {
+  void run_apart(const Run& action) {
     is_apart_.store(true);
-    const auto ticket = submit(job);
+    const auto ticket = submit(action);
     wait_for_caller(*ticket);
     if (const auto trouble = ticket->trouble()) throw *trouble;
   }
-  std::shared_ptr<Ticket> submit(Job job);
+  std::shared_ptr<Ticket> submit(Action action);
   // Returns false if it is not done by the deadline.
   bool wait(Ticket& ticket, std::int64_t deadline_ns);
   // Returns when everything queued has run.
@@ -67,14 +67,14 @@ class Lane {
 
  private:
   struct Entry {
-    Job job;
+    Action action;
     std::shared_ptr<Ticket> ticket;
   };
-  // Peers wait for an operation that won't come if the job throws anything but a Trouble, such as for lack of memory.
+  // Peers wait for an operation that won't come if the action throws anything but a Trouble, such as for lack of memory.
   template <class Run>
-  void attempt(const Run& job) {
+  void attempt(const Run& action) {
     try {
-      job(*endpoint_);
+      action(*endpoint_);
     } catch (const Trouble&) {
       throw;
     } catch (const std::exception& error) {

@@ -7,7 +7,7 @@
 
 #include "../core/call.hpp"
 #include "manifest.hpp"
-#include "plan.hpp"
+#include "kernel_arguments.hpp"
 
 namespace phalanx::cuda {
 
@@ -31,7 +31,7 @@ struct Side {
   }
 };
 
-// The entries of one launch or more, as the kernels read them: see Plan.
+// The entries of one launch or more, as the kernels read them: see KernelArguments.
 struct Entries {
   std::size_t num_sources = 0, num_targets = 0, num_factors = 0;
   std::vector<std::uint64_t> words;

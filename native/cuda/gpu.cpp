@@ -111,9 +111,9 @@ CudaModule Gpu::load(const ModuleKey& key) {
   return module;
 }
 
-void Gpu::launch(const ModuleKey& key, Kernel kernel, unsigned num_blocks, unsigned num_rows, void* plan,
+void Gpu::launch(const ModuleKey& key, Kernel kernel, unsigned num_blocks, unsigned num_rows, void* arguments,
                  CudaStream stream) {
-  void* parameters[] = {plan};
+  void* parameters[] = {arguments};
   cuda_driver().check(cuda_driver().launch_kernel(function(key, kernel), num_blocks, num_rows, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
                "launch a kernel");
 }

@@ -10,7 +10,7 @@
 
 #include "compiler.hpp"
 #include "cuda_driver.hpp"
-#include "plan.hpp"
+#include "kernel_arguments.hpp"
 
 namespace phalanx::cuda {
 
@@ -77,7 +77,7 @@ class Gpu {
   void reach(Gpu& other);
 
   // Needs Current.
-  void launch(const ModuleKey& key, Kernel kernel, unsigned num_blocks, unsigned num_rows, void* plan, CudaStream stream);
+  void launch(const ModuleKey& key, Kernel kernel, unsigned num_blocks, unsigned num_rows, void* arguments, CudaStream stream);
 
  private:
   friend class Moment;

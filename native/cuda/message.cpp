@@ -15,14 +15,14 @@ DeviceMessage::DeviceMessage(DeviceMail& mail, const Call& of, TensorView view, 
   mover = this;
 }
 
-// Steps may throw; the first of them run on the thread that made the call.
+// Continuations may throw; the first of them run on the thread that made the call.
 DeviceMessage::State DeviceMessage::advance() noexcept {
   const auto ours = [own = mail_.endpoint().rank()](FaultKind kind, const std::exception& problem) {
     return Trouble(kind, own, own, 0, {problem.what()}, false);
   };
   const std::lock_guard lock(mutex_);
   try {
-    return run_steps();
+    return run_continuations();
   } catch (const Trouble& why) {
     // The other end knows of a mismatch, and needs nothing more when it has left.
     const bool is_clear = why.kind == FaultKind::kMismatch || why.kind == FaultKind::kPeerLeft;
@@ -39,7 +39,7 @@ DeviceMessage::State DeviceMessage::advance() noexcept {
   return State::kOver;
 }
 
-DeviceMessage::State DeviceMessage::run_steps() {
+DeviceMessage::State DeviceMessage::run_continuations() {
   while (!is_done.load()) {
     if (awaited_) {
       if (!awaited_->is_done.load()) return State::kWaitsForMail;
@@ -47,9 +47,9 @@ DeviceMessage::State DeviceMessage::run_steps() {
     } else if (!has_arrived()) {
       return State::kWaitsForGpu;
     }
-    const Step step = std::move(next_);
+    const Continuation next = std::move(next_);
     const Current current(rank_->gpu());
-    step();
+    next();
   }
   return State::kOver;
 }
@@ -67,22 +67,22 @@ bool DeviceMessage::has_arrived() {
   return false;
 }
 
-void DeviceMessage::after(std::shared_ptr<Transfer> transfer, Step step) {
+void DeviceMessage::after(std::shared_ptr<Transfer> transfer, Continuation next) {
   awaited_ = std::move(transfer);
-  next_ = std::move(step);
+  next_ = std::move(next);
 }
 
-void DeviceMessage::after_stream(Step step) {
+void DeviceMessage::after_stream(Continuation next) {
   awaited_ = nullptr;
   moment_ = ready_;
-  next_ = std::move(step);
+  next_ = std::move(next);
 }
 
-void DeviceMessage::after_copies(Step step) {
+void DeviceMessage::after_copies(Continuation next) {
   awaited_ = nullptr;
   is_on_gpu_ = true;
   moment_ = std::make_shared<const Moment>(rank_->gpu(), rank_->stream());
-  next_ = std::move(step);
+  next_ = std::move(next);
 }
 
 void DeviceMessage::succeed() {
@@ -191,7 +191,7 @@ bool DeviceMessage::wait(std::int64_t deadline_ns, bool is_final) {
         const auto transfer = awaited();
         if (transfer && !mail_.mailbox().wait(transfer, deadline_ns, is_final)) return false;
       } catch (const Trouble&) {
-        // It has ended with it, as the next step will see.
+        // It has ended with it, as the next continuation will see.
       }
       pace = Pace();
       told.reset();

@@ -1,4 +1,4 @@
-// One message of device memory, from its notice to its end, in steps that are messages of the mailbox.
+// One message of device memory, from its notice to its end. It consists of messages of the mailbox.
 //
 //   sender                                            receiver
 //   notice, at the call: bytes, type, number  ----->  it meets a receive of that source and tag, in the order of the calls
@@ -83,15 +83,15 @@ class DeviceMessage : public Transfer, public Mover {
   State advance() noexcept;
 
  protected:
-  using Step = std::function<void()>;
+  using Continuation = std::function<void()>;
 
-  // What the next step waits for.
-  void after(std::shared_ptr<Transfer> transfer, Step step);
-  void after_stream(Step step);  // until the stream has reached the call; it can be given up meanwhile
-  void after_copies(Step step);  // until what this message put onto the GPU is over
+  // What the next continuation waits for.
+  void after(std::shared_ptr<Transfer> transfer, Continuation next);
+  void after_stream(Continuation next);  // until the stream has reached the call; it can be given up meanwhile
+  void after_copies(Continuation next);  // until what this message put onto the GPU is over
   void succeed();
 
-  // Send or receive a step of the message. `memory` lives as long as that.
+  // Send or receive a part of the message. `memory` lives as long as that.
   std::shared_ptr<Transfer> send(MailSpace kind, std::shared_ptr<std::byte[]> memory, std::size_t num_bytes) {
     return post(kind, true, std::move(memory), num_bytes);
   }
@@ -115,19 +115,19 @@ class DeviceMessage : public Transfer, public Mover {
 
  private:
   std::shared_ptr<Transfer> post(MailSpace kind, bool is_out, std::shared_ptr<std::byte[]> memory, std::size_t num_bytes);
-  State run_steps();
+  State run_continuations();
   bool has_arrived();
   bool is_interrupted();
   std::shared_ptr<Transfer> awaited();
   void conclude(Trouble why, bool breaks_group) noexcept;
   void let_go_of_gpu() noexcept;
 
-  std::mutex mutex_;  // guards everything below, and is held by steps
+  std::mutex mutex_;  // guards everything below, and is held by continuations
   std::shared_ptr<const Moment> ready_;
   std::shared_ptr<Transfer> notice_;
   std::shared_ptr<Transfer> awaited_;
   std::shared_ptr<const Moment> moment_;
-  Step next_;
+  Continuation next_;
   std::unique_ptr<Scratch> scratch_;
   bool is_on_gpu_ = false;  // something of it, perhaps still running
 };
@@ -156,7 +156,7 @@ class DeviceReceive final : public DeviceMessage {
   void refuse(const Notice& notice);
   void take(const Offer& offer);
   void receive_through_host();
-  void store(std::function<void(CudaPointer target)> copy, Step step);
+  void store(std::function<void(CudaPointer target)> copy, Continuation next);
 };
 
 }  // namespace phalanx::cuda

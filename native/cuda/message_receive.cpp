@@ -1,4 +1,4 @@
-// The receiver's steps of a message.
+// What the receiver of a message does.
 #include <bit>
 
 #include "messages.hpp"
@@ -61,11 +61,11 @@ void DeviceReceive::take(const Offer& offer) {
   });
 }
 
-void DeviceReceive::store(std::function<void(CudaPointer target)> copy, Step step) {
-  after_stream([this, copy = std::move(copy), step = std::move(step)] {
+void DeviceReceive::store(std::function<void(CudaPointer target)> copy, Continuation next) {
+  after_stream([this, copy = std::move(copy), next = std::move(next)] {
     copy(std::bit_cast<CudaPointer>(whole()));
     if (!view_.is_contiguous()) unpack(*rank_, view_, whole());
-    after_copies(step);
+    after_copies(next);
   });
 }
 

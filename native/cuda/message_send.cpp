@@ -1,4 +1,4 @@
-// The sender's steps of a message.
+// What the sender of a message does.
 #include <bit>
 
 #include "messages.hpp"

@@ -28,20 +28,20 @@ std::vector<Dimension> merged(const TensorView& view) {
 void launch_strided(DeviceRank& rank, const TensorView& view, std::byte* flat, bool is_pack) {
   const std::vector<Dimension> dimensions = merged(view);
   if (dimensions.size() > kStridedDims) throw DeviceProblem("a tensor lies in pieces along too many dimensions");
-  StridedPlan plan{};
-  plan.count = view.count;
-  plan.num_dims = dimensions.size();
-  plan.item_bytes = item_bytes(view.dtype);
-  plan.is_pack = is_pack;
-  plan.flat = std::bit_cast<std::uint64_t>(flat);
-  plan.strided = std::bit_cast<std::uint64_t>(view.data);
+  StridedArguments arguments{};
+  arguments.count = view.count;
+  arguments.num_dims = dimensions.size();
+  arguments.item_bytes = item_bytes(view.dtype);
+  arguments.is_pack = is_pack;
+  arguments.flat = std::bit_cast<std::uint64_t>(flat);
+  arguments.strided = std::bit_cast<std::uint64_t>(view.data);
   for (std::size_t i = 0; i < dimensions.size(); ++i) {
-    plan.sizes[i] = dimensions[i].size;
-    plan.strides[i] = dimensions[i].stride;
+    arguments.sizes[i] = dimensions[i].size;
+    arguments.strides[i] = dimensions[i].stride;
   }
   const auto most = unsigned(rank.gpu().num_multiprocessors()) * 8u;
   const auto num_blocks = unsigned(std::clamp<std::uint64_t>((view.count + kThreads - 1) / kThreads, 1, most));
-  rank.gpu().launch({ModuleKind::kStrided}, Kernel::kStrided, num_blocks, 1, &plan, rank.stream());
+  rank.gpu().launch({ModuleKind::kStrided}, Kernel::kStrided, num_blocks, 1, &arguments, rank.stream());
 }
 
 bool overlap(const Region& a, const Region& b) {

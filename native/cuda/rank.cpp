@@ -319,35 +319,35 @@ void DeviceRank::launch(const Call& call) {
     const std::uint64_t parts = item_bytes(call.dtype) / item_bytes(key.dtype);
     for (std::size_t i = 0; i < entries_.size(); ++i) entries_.first(i) *= parts, entries_.last(i) *= parts;
   }
-  const std::size_t per_launch = std::max<std::size_t>(kPlanWords / entries_.stride(), 1);
+  const std::size_t per_launch = std::max<std::size_t>(kArgumentWords / entries_.stride(), 1);
   for (std::size_t first = 0; first < entries_.size(); first += per_launch)
     launch_batch(key, first, std::min(per_launch, entries_.size() - first));
 }
 
 void DeviceRank::launch_batch(const ModuleKey& key, std::size_t first, std::size_t count) {
-  Plan plan;
-  plan.num_sources = entries_.num_sources;
-  plan.num_targets = entries_.num_targets;
-  plan.stride = entries_.stride();
-  plan.spill = 0;
-  plan.divisor = double(endpoint_.num_ranks());
-  const std::uint64_t* words = &entries_.words[first * plan.stride];
-  const std::size_t num_words = count * plan.stride;
+  KernelArguments arguments;
+  arguments.num_sources = entries_.num_sources;
+  arguments.num_targets = entries_.num_targets;
+  arguments.stride = entries_.stride();
+  arguments.spill = 0;
+  arguments.divisor = double(endpoint_.num_ranks());
+  const std::uint64_t* words = &entries_.words[first * arguments.stride];
+  const std::size_t num_words = count * arguments.stride;
   std::unique_ptr<Scratch> spill;
-  if (num_words <= kPlanWords) {
-    std::copy_n(words, num_words, plan.words);
+  if (num_words <= kArgumentWords) {
+    std::copy_n(words, num_words, arguments.words);
   } else {
     spill = std::make_unique<Scratch>(gpu_, num_words * sizeof *words);
-    plan.spill = std::bit_cast<std::uint64_t>(spill->data());
-    cuda_driver().check(cuda_driver().copy_from_host(plan.spill, words, num_words * sizeof *words, stream_), "copy to the GPU");
+    arguments.spill = std::bit_cast<std::uint64_t>(spill->data());
+    cuda_driver().check(cuda_driver().copy_from_host(arguments.spill, words, num_words * sizeof *words, stream_), "copy to the GPU");
     finish();  // also before `words` go
   }
   std::uint64_t longest = 0;
   for (std::size_t i = first; i < first + count; ++i) longest = std::max(longest, entries_.last(i) - entries_.first(i));
   const bool reduces = key.kind == ModuleKind::kReduction;
   const unsigned num_blocks = blocks_for(longest * (reduces ? item_bytes(key.dtype) : 1), count);
-  const Kernel kernel = reduces ? reduction_kernel(plan.num_sources) : plan.num_targets == 1 ? Kernel::kCopy1 : Kernel::kCopyAny;
-  gpu_.launch(key, kernel, num_blocks, unsigned(count), &plan, stream_);
+  const Kernel kernel = reduces ? reduction_kernel(arguments.num_sources) : arguments.num_targets == 1 ? Kernel::kCopy1 : Kernel::kCopyAny;
+  gpu_.launch(key, kernel, num_blocks, unsigned(count), &arguments, stream_);
   if (spill) spill->keep_until(std::make_shared<const Moment>(gpu_, stream_));
 }
 

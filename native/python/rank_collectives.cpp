@@ -1,4 +1,4 @@
-// Each collective: check the arguments, describe the call, hand a job to the lane.
+// Each collective: check the arguments, describe the call, hand an action to the lane.
 #include <nanobind/stl/string.h>
 
 #include <cstring>

@@ -261,7 +261,7 @@ auto RankEndpoint::prepare_or_tell(Call& call, const Prepare& prepare) {
   }
 }
 
-// `prepare(call)` checks the arguments and returns the job; it may throw UsageProblem. `first` is what the operation
+// `prepare(call)` checks the arguments and returns the action; it may throw UsageProblem. `first` is what the operation
 // yields, `second` what else must stay alive.
 template <class Prepare>
 nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::handle second, double timeout,
@@ -270,14 +270,14 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
   Call call = new_call(operation, timeout);
   call.is_async = is_async;
   try {
-    auto job = prepare_or_tell(call, prepare);
+    auto action = prepare_or_tell(call, prepare);
     if (!is_async) {
       {
         const Unlocked unlocked(hosts_ ? Unlocked::When::kAtOnce : when_to_unlock(call));
         if (hosts_) [[unlikely]] {
-          lane_->run_apart(job);
+          lane_->run_apart(action);
         } else {
-          lane_->run(job);
+          lane_->run(action);
         }
       }
       return nb::none();
@@ -287,7 +287,7 @@ nb::object RankEndpoint::collective(Operation operation, nb::handle first, nb::h
       const nb::object memory = hold_memory(second.is_valid() ? nb::object(nb::make_tuple(first, second)) : nb::borrow(first));
       auto* work = new NativeWork(self(), nb::borrow(first), memory, call, timeout);
       nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
-      work->ticket = lane_->submit(std::move(job));
+      work->ticket = lane_->submit(std::move(action));
       pending_collectives_.emplace_back(work->ticket, memory);
       return result;
     });

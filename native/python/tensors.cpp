@@ -250,12 +250,12 @@ void describe_elements(nb::handle object, const DlTensor& t, const char* role, T
 }
 
 // What a tensor is that is not known to be plain memory.
-struct Verdict {
+struct Admission {
   nb::object instead;  // the tensor that holds its data, if that is another
   Lazy lazy = Lazy::kNone;
 };
 
-[[gnu::noinline]] Verdict judge(nb::handle object, const char* role) {
+[[gnu::noinline]] Admission judge(nb::handle object, const char* role) {
   if (gate.judge == nullptr) return {};
   const nb::object told = nb::handle(gate.judge)(object);
   if (nb::isinstance<nb::str>(told)) throw UsageProblem(std::string(role) + " " + nb::cast<std::string>(told));
@@ -316,19 +316,19 @@ namespace {
 
 // A tensor that is not known to be plain memory.
 [[gnu::noinline]] void view_unknown(nb::handle object, const ExchangeTable& table, const char* role, Use use, Tensor& result) {
-  const Verdict verdict = judge(object, role);
-  if (verdict.instead.is_valid()) {
-    result = view_tensor(verdict.instead, role, use);  // lives as long as the object
+  const Admission admission = judge(object, role);
+  if (admission.instead.is_valid()) {
+    result = view_tensor(admission.instead, role, use);  // lives as long as the object
     return;
   }
   DlTensor t;
   if (table.view_from_python(object.ptr(), &t) != 0) refuse_unreadable(role);
   result.device = device_of(object, t, role);
   describe_elements(object, t, role, result);
-  if (verdict.lazy != Lazy::kNone) set_lazy(result, verdict.lazy, role);
+  if (admission.lazy != Lazy::kNone) set_lazy(result, admission.lazy, role);
   const bool is_one_piece = result.view.count == 0 || is_contiguous(t);
   std::uint64_t bytes = result.view.bytes();
-  if (!is_one_piece || verdict.lazy != Lazy::kNone) bytes = describe_pieces(t, role, use, result);
+  if (!is_one_piece || admission.lazy != Lazy::kNone) bytes = describe_pieces(t, role, use, result);
   if (use == Use::kWrite) check_writable(result, bytes, role);
 }
 

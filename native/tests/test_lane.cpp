@@ -14,7 +14,7 @@ struct Pair {
   EndpointPtr first, second;
 };
 
-Lane::Job barrier_within(double timeout_s) {
+Lane::Action barrier_within(double timeout_s) {
   return [call = call_of(Operation::kBarrier, 0, DType::kInt32, 0, timeout_s)](Endpoint& self) { barrier(self, call); };
 }
 
@@ -23,14 +23,14 @@ Lane::Job barrier_within(double timeout_s) {
 TEST(operations_run_in_the_order_they_were_submitted) {
   run_threads(small_shape(2), [](const EndpointPtr& endpoint) {
     Lane lane(endpoint);
-    std::vector<int> order;  // each job runs after the one before, so it needs no lock
+    std::vector<int> order;  // each action runs after the one before, so it needs no lock
     std::shared_ptr<Ticket> last;
     for (int i = 0; i < 2000; ++i) {
-      const auto job = [&order, i, call = call_of(Operation::kBarrier)](Endpoint& self) {
+      const auto action = [&order, i, call = call_of(Operation::kBarrier)](Endpoint& self) {
         barrier(self, call);
         order.push_back(i);
       };
-      if (i % 7 == 3) lane.run(job); else last = lane.submit(job);
+      if (i % 7 == 3) lane.run(action); else last = lane.submit(action);
       if (i % 50 == 0) CHECK(lane.wait(*last, INT64_MAX));
     }
     lane.drain();
@@ -49,11 +49,11 @@ TEST(several_threads_share_a_lane) {
     threads.emplace_back([&, t] {
       problems.add(t, check::problem_of([&] {
         for (int i = 0; i < 500; ++i) {
-          const auto job = [&](Endpoint& self) {
+          const auto action = [&](Endpoint& self) {
             barrier(self, call_of(Operation::kBarrier));
             ++num_run;
           };
-          if ((i + t) % 3 == 0) lane->run(job); else CHECK(lane->wait(*lane->submit(job), INT64_MAX));
+          if ((i + t) % 3 == 0) lane->run(action); else CHECK(lane->wait(*lane->submit(action), INT64_MAX));
         }
       }));
     });
@@ -122,15 +122,15 @@ TEST(an_interrupted_blocking_call_leaves_nothing_behind) {
   Lane lane(pair.first);
   const auto earlier = lane.submit(barrier_within(3));
   wait_until([&] { return pair.first->layout().progress(0).arrived.load() == 1; });
-  const auto job_is_alive = std::make_shared<int>(1);
+  const auto action_is_alive = std::make_shared<int>(1);
   {
     const Interruption interruption;
     const Trouble trouble = trouble_of([&] {
-      lane.run([job_is_alive, call = call_of(Operation::kBarrier)](Endpoint& self) { barrier(self, call); });
+      lane.run([action_is_alive, call = call_of(Operation::kBarrier)](Endpoint& self) { barrier(self, call); });
     });
     CHECK_EQUAL(int(trouble.kind), int(FaultKind::kInterrupted));
   }
-  CHECK_EQUAL(job_is_alive.use_count(), 1);
+  CHECK_EQUAL(action_is_alive.use_count(), 1);
   CHECK(lane.wait(*earlier, INT64_MAX));
 }
 

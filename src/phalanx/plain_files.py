@@ -1,4 +1,4 @@
-"""Opening files that others may have put there: plain ones only, and without waiting for anybody."""
+"""Open files that other users may have put there: only regular files, and without waiting for anybody."""
 
 from __future__ import annotations
 

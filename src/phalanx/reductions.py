@@ -63,7 +63,7 @@ Reduction: TypeAlias = "ReduceOp | PremulSum"
 
 
 def as_reduce_op(op: AnyReduceOp) -> Reduction:
-    """Return the reduction that a caller means, who may name it in a word or as torch.distributed does.
+    """Return the reduction that a caller means: by its own name, in a word, or as torch.distributed names it.
 
     Raises:
         UsageError: There is no such reduction.

@@ -1,4 +1,4 @@
-"""What to do when the machine has not enough of something, by the error that says so."""
+"""Advice for errors that say that the machine lacks memory, files, processes or other resources."""
 
 from __future__ import annotations
 

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from phalanx_tools.bench.cases import Case, Sample
-from phalanx_tools.bench.gpu.goals import MIB, counts, goal_of, has_training_goal, least_bytes, share_of_copy, verdict
+from phalanx_tools.bench.gpu.goals import (
+    MIB,
+    compare_with_goal,
+    counts,
+    goal_of,
+    has_training_goal,
+    least_bytes,
+    share_of_copy,
+)
 from phalanx_tools.bench.gpu.measure import has_failed, missed_goals
 from phalanx_tools.bench.gpu.report import HEAD, line_of, to_gpu_rows, training_lines
 from phalanx_tools.bench.gpu.training import exposed_share
@@ -52,8 +60,10 @@ def test_the_share_is_that_of_the_least_bytes_in_the_time() -> None:
         (Case("send_recv", 8, 4), 9.0, 1.0, ""),
     ],
 )
-def test_a_verdict_names_what_is_missed(case: Case, seconds: float, gloo_s: float | None, told: str) -> None:
-    assert verdict(case, seconds, gloo_s, least_bytes(case)) == told
+def test_a_comparison_with_a_goal_names_what_is_missed(
+    case: Case, seconds: float, gloo_s: float | None, told: str
+) -> None:
+    assert compare_with_goal(case, seconds, gloo_s, least_bytes(case)) == told
 
 
 def test_goals_cover_what_the_sizes_and_ranks_ask_for() -> None:
@@ -82,7 +92,7 @@ def test_a_line_tells_wrong_results_and_absent_contenders() -> None:
     assert line_of([], 4e12) == "nobody could run it"
 
 
-def test_rows_hold_medians_ratios_and_the_verdict_on_our_own_calls() -> None:
+def test_rows_hold_medians_ratios_and_the_comparison_of_our_own_calls_with_their_goals() -> None:
     ours, through_torch, gloo = to_gpu_rows(_samples(), 4e12)
     assert (ours["contender"], round(ours["median_us"], 3), ours["turns"], ours["goal"]) == ("phalanx", 45.0, 3, "ok")
     assert (through_torch["times_gloo"], gloo["times_gloo"]) == (pytest.approx(25.0), 1.0)

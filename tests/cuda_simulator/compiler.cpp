@@ -50,13 +50,13 @@ static void simulated_run(const unsigned* grid, const unsigned* block, const Bod
 
 #define SIMULATED_EXPORT extern "C" __attribute__((visibility("default")))
 #define PHX_KERNEL(name, Parameters)                                                                     \
-  static void name##_in_thread(const Parameters& plan);                                                  \
+  static void name##_in_thread(const Parameters& arguments);                                                  \
   SIMULATED_EXPORT unsigned long name##_parameter_bytes() { return sizeof(Parameters); }                 \
   SIMULATED_EXPORT void name(const void* parameters, const unsigned* grid, const unsigned* block) {      \
-    const Parameters& plan = *static_cast<const Parameters*>(parameters);                                \
-    simulated_run(grid, block, [&] { name##_in_thread(plan); });                                         \
+    const Parameters& arguments = *static_cast<const Parameters*>(parameters);                                \
+    simulated_run(grid, block, [&] { name##_in_thread(arguments); });                                         \
   }                                                                                                      \
-  static void name##_in_thread(const Parameters& plan)
+  static void name##_in_thread(const Parameters& arguments)
 #line 1 "kernels.cu"
 )";
 

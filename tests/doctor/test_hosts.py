@@ -38,14 +38,14 @@ def test_other_versions_of_torch_are_a_problem_and_those_of_numpy_a_note() -> No
     assert _of(findings, "numpy").text == "not installed on node0; 2.0 on node1"
 
 
-def test_paths_are_judged_by_what_the_cards_promise() -> None:
+def test_paths_are_judged_by_what_the_interfaces_promise() -> None:
     rows = [[Path(), _GOOD], [dataclasses.replace(_GOOD, bits_per_s=1e8), Path()]]
     findings = compare_paths([_FIRST, _SECOND], rows)
     assert _of(findings, "node0 to node1") == Finding(
         "Network", "node0 to node1", "ok", "round trip 200 us, 940 Mbit/s"
     )
     slow = _of(findings, "node1 to node0")
-    assert (slow.status, slow.text) == ("note", "round trip 200 us, 100 Mbit/s, and the cards promise 1.00 Gbit/s")
+    assert (slow.status, slow.text) == ("note", "round trip 200 us, 100 Mbit/s, and the interfaces promise 1.00 Gbit/s")
 
 
 def test_a_port_that_is_closed_is_a_problem_of_the_firewall() -> None:
@@ -73,7 +73,7 @@ def test_a_wrong_clock_is_noted(clock_s: float, words: str) -> None:
 def test_facts_and_paths_survive_json() -> None:
     facts = gather_facts("here", "127.0.0.1", 1, "word")
     assert HostFacts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
-    assert facts.card == "lo"
+    assert facts.interface == "lo"
     assert Path.from_json(json.loads(json.dumps(_GOOD.to_json()))) == _GOOD
     other_facts = [facts.to_json() | {"port": "1"}, facts.to_json() | {"versions": {"a": 1}}]
     wrongs: list[object] = [None, [], {}, {"problem": 1}, *other_facts]

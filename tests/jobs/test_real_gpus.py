@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UsageError
-from phalanx.jobs.real_gpus import choose_gpus, plan_gpus
+from phalanx.jobs.real_gpus import assign_gpus, choose_gpus
 from phalanx.jobs.script import check_forkable
 from phalanx.real_gpus.discovery import Gpu
 from tests.gpus import needs_gpu
@@ -84,45 +84,51 @@ def test_gpus_that_are_not_there_are_refused(
 
 
 def test_ranks_that_outnumber_gpus_share_them_in_even_blocks() -> None:
-    plan = plan_gpus("2", None, {"A": "b", "CUDA_VISIBLE_DEVICES": "3,1,0"}, 5, _FOUR)
-    assert plan.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": "3,1"}
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in plan.rank_variables] == ["3", "3", "3", "1", "1"]
-    assert {each["LOCAL_RANK"] for each in plan.rank_variables} == {"0"}
-    assert [each["PHALANX_LOCAL_RANK"] for each in plan.rank_variables] == ["0", "1", "2", "3", "4"]
-    assert [float(each["PHALANX_GPU_MEMORY"]) for each in plan.rank_variables] == pytest.approx([1 / 3] * 3 + [0.5] * 2)
+    assigned = assign_gpus("2", None, {"A": "b", "CUDA_VISIBLE_DEVICES": "3,1,0"}, 5, _FOUR)
+    assert assigned.environment == {"A": "b", "CUDA_VISIBLE_DEVICES": "3,1"}
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in assigned.rank_variables] == ["3", "3", "3", "1", "1"]
+    assert {each["LOCAL_RANK"] for each in assigned.rank_variables} == {"0"}
+    assert [each["PHALANX_LOCAL_RANK"] for each in assigned.rank_variables] == ["0", "1", "2", "3", "4"]
+    assert [float(each["PHALANX_GPU_MEMORY"]) for each in assigned.rank_variables] == pytest.approx(
+        [1 / 3] * 3 + [0.5] * 2
+    )
     sizes = ", ".join(["26.1 GiB"] * 3 + ["39.4 GiB"] * 2)
-    assert plan.note == f"5 ranks take turns on 2 GPUs; of its memory, ranks may use: {sizes} {_NCCL}"
+    assert assigned.note == f"5 ranks take turns on 2 GPUs; of its memory, ranks may use: {sizes} {_NCCL}"
 
 
 def test_the_note_says_who_shares_and_how_much() -> None:
     told = "8 ranks take turns on 1 GPU; each may use 9.4 GiB of its memory"
-    assert plan_gpus("1", None, {}, 8, _ONE).note == f"{told} {_NCCL}"
+    assert assign_gpus("1", None, {}, 8, _ONE).note == f"{told} {_NCCL}"
     served = {"PHALANX_STAND_IN": "nccl"}
-    assert plan_gpus("1", None, served, 8, _ONE).note == told
-    assert plan_gpus("1", None, served, 8, [Gpu()]).note.endswith("each may use 0.125 of its memory")
-    assert plan_gpus("1", "10GiB", served, 4, _ONE).note.endswith("each may use 9.4 GiB of its memory")
-    assert plan_gpus("1", "free", served, 4, _ONE).note.endswith("so one can leave the others without")
+    assert assign_gpus("1", None, served, 8, _ONE).note == told
+    assert assign_gpus("1", None, served, 8, [Gpu()]).note.endswith("each may use 0.125 of its memory")
+    assert assign_gpus("1", "10GiB", served, 4, _ONE).note.endswith("each may use 9.4 GiB of its memory")
+    assert assign_gpus("1", "free", served, 4, _ONE).note.endswith("so one can leave the others without")
 
 
 def test_as_many_gpus_as_ranks_change_nothing_but_what_is_visible() -> None:
     for num_ranks in (1, 2):
-        plan = plan_gpus("2", None, {"A": "b"}, num_ranks, _FOUR)
-        assert (plan.environment, plan.rank_variables, plan.note) == ({"A": "b", "CUDA_VISIBLE_DEVICES": "0,1"}, (), "")
-    limited = plan_gpus("2", "10GiB,0.5", {}, 2, _FOUR)
+        assigned = assign_gpus("2", None, {"A": "b"}, num_ranks, _FOUR)
+        assert (assigned.environment, assigned.rank_variables, assigned.note) == (
+            {"A": "b", "CUDA_VISIBLE_DEVICES": "0,1"},
+            (),
+            "",
+        )
+    limited = assign_gpus("2", "10GiB,0.5", {}, 2, _FOUR)
     assert limited.rank_variables == ({"PHALANX_GPU_MEMORY": f"{10 << 30}B"}, {"PHALANX_GPU_MEMORY": "0.500000000"})
 
 
 def test_without_the_option_all_stays_as_it_is() -> None:
-    plan = plan_gpus(None, None, {"CUDA_VISIBLE_DEVICES": "1"}, 8)
-    assert (plan.environment, plan.rank_variables, plan.note) == ({"CUDA_VISIBLE_DEVICES": "1"}, (), "")
+    assigned = assign_gpus(None, None, {"CUDA_VISIBLE_DEVICES": "1"}, 8)
+    assert (assigned.environment, assigned.rank_variables, assigned.note) == ({"CUDA_VISIBLE_DEVICES": "1"}, (), "")
 
 
 def test_the_variable_says_how_memory_is_shared_and_the_option_beats_it() -> None:
     environment = {"PHALANX_GPU_MEMORY": "0.1"}
     for memory, share in ((None, "0.100000000"), ("0.2", "0.200000000")):
-        plan = plan_gpus("1", memory, environment, 4, _ONE)
-        assert {each["PHALANX_GPU_MEMORY"] for each in plan.rank_variables} == {share}
-    alone = plan_gpus(None, None, {"PHALANX_GPU_MEMORY": "0.1,free"}, 2)
+        assigned = assign_gpus("1", memory, environment, 4, _ONE)
+        assert {each["PHALANX_GPU_MEMORY"] for each in assigned.rank_variables} == {share}
+    alone = assign_gpus(None, None, {"PHALANX_GPU_MEMORY": "0.1,free"}, 2)
     assert [each["PHALANX_GPU_MEMORY"] for each in alone.rank_variables] == ["0.100000000", "free"]
 
 
@@ -141,21 +147,21 @@ def test_the_variable_says_how_memory_is_shared_and_the_option_beats_it() -> Non
 )
 def test_memory_that_can_not_be_shared_so_is_refused(spec: str | None, memory: str, num_ranks: int, words: str) -> None:
     with pytest.raises(UsageError) as refused:
-        plan_gpus(spec, memory, {}, num_ranks, _ONE)
+        assign_gpus(spec, memory, {}, num_ranks, _ONE)
     assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(("spec", "found"), [("none", _ONE), ("0", _ONE), ("all", [])])
 def test_ranks_without_a_gpu_have_no_share_of_one(spec: str, found: list[Gpu]) -> None:
-    plan = plan_gpus(spec, None, {"A": "b", "PHALANX_GPU_MEMORY": "0.5,0.2"}, 2, found)
-    assert (plan.environment.get("A"), plan.environment.get("PHALANX_GPU_MEMORY")) == ("b", None)
-    assert plan.rank_variables == ()
+    assigned = assign_gpus(spec, None, {"A": "b", "PHALANX_GPU_MEMORY": "0.5,0.2"}, 2, found)
+    assert (assigned.environment.get("A"), assigned.environment.get("PHALANX_GPU_MEMORY")) == ("b", None)
+    assert assigned.rank_variables == ()
 
 
 def test_too_many_ranks_are_refused_in_words_of_the_user() -> None:
     for spec, environment, name in (("1", {}, "--gpus 1"), ("1", {"PHALANX_GPU_MEMORY": "even"}, "PHALANX_GPU_MEMORY")):
         with pytest.raises(UsageError) as refused:
-            plan_gpus(spec, None, environment, 200, _ONE)
+            assign_gpus(spec, None, environment, 200, _ONE)
         assert str(refused.value).startswith(f"{name}: 200 ranks on GPU 0 leave one of them nothing for tensors")
         assert str(refused.value).endswith("Use fewer ranks, or PHALANX_GPU_MEMORY=free for no limits")
 
@@ -165,14 +171,14 @@ def test_a_gpu_for_one_process_is_not_shared(name: str, tmp_path: Path) -> None:
     exclusive = [Gpu("GPU-aa01", 80 << 30, is_exclusive=True)]
     alone = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
     with pytest.raises(UsageError) as refused:
-        plan_gpus(f"{name},", None, alone, 2, exclusive)
+        assign_gpus(f"{name},", None, alone, 2, exclusive)
     assert str(refused.value) == (
         f"only one process may use GPU {name} at a time (compute mode EXCLUSIVE_PROCESS), so ranks can't share it; "
         "`nvidia-smi -c 0` as root changes that"
     )
-    assert not plan_gpus(f"{name},", None, alone, 1, exclusive).note
+    assert not assign_gpus(f"{name},", None, alone, 1, exclusive).note
     (tmp_path / "control").touch()  # NVIDIA's MPS serves all of them as one process
-    assert plan_gpus(f"{name},", None, alone, 2, exclusive).note
+    assert assign_gpus(f"{name},", None, alone, 2, exclusive).note
 
 
 _SHOW = """

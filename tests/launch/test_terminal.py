@@ -40,11 +40,11 @@ def test_ranks_get_the_terminal_one_after_the_other(desk: TerminalDesk, told: li
     first, second = _ask(desk), _ask(desk)
     _serve(desk)
     assert first.recv(16) == b"yours"
-    assert desk.is_lent
+    assert desk.is_taken
     assert not select.select([desk.descriptor()], [], [], 0)[0], "the second must wait"
     first.close()
     _serve(desk)
-    assert not desk.is_lent
+    assert not desk.is_taken
     _serve(desk)
     assert second.recv(16) == b"yours"
     second.close()
@@ -80,6 +80,6 @@ def test_another_user_does_not_get_it(desk: TerminalDesk, told: list[str]) -> No
         connection = _ask(desk)
         os._exit(0 if connection.recv(16) == b"" else 1)
     _serve(desk)
-    assert not desk.is_lent
+    assert not desk.is_taken
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert told == []

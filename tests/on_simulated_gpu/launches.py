@@ -1,4 +1,4 @@
-"""The simulated GPU as tests use it: memory as tensors, kernels by name, plans from lists."""
+"""The simulated GPU as tests use it: memory as tensors, kernels by name, kernel arguments from lists."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 
 KERNELS = Path(__file__).parents[2] / "native" / "cuda" / "kernels"
 PARTS = ("pieces", "float8", "reduce", "copy", "strided")  # in the order of CMakeLists.txt
-_PLAN_WORDS = 480
+_ARGUMENT_WORDS = 480
 _THREADS = 512
 
 
-class Plan(ctypes.Structure):
+class KernelArguments(ctypes.Structure):
     """The parameter of reductions and copies."""
 
     _fields_ = (
@@ -26,11 +26,11 @@ class Plan(ctypes.Structure):
         ("stride", ctypes.c_uint64),
         ("spill", ctypes.c_uint64),
         ("divisor", ctypes.c_double),
-        ("words", ctypes.c_uint64 * _PLAN_WORDS),
+        ("words", ctypes.c_uint64 * _ARGUMENT_WORDS),
     )
 
 
-class StridedPlan(ctypes.Structure):
+class StridedArguments(ctypes.Structure):
     """The parameter of packing and unpacking."""
 
     _fields_ = (
@@ -139,11 +139,11 @@ class SimulatedGpu:
         self.call("nvrtcGetProgramLog", program, log)
         return log.value.decode()
 
-    def launch(self, module: ctypes.c_void_p, kernel: str, plan: ctypes.Structure, *, num_blocks: int = 2,
+    def launch(self, module: ctypes.c_void_p, kernel: str, arguments: ctypes.Structure, *, num_blocks: int = 2,
                num_rows: int = 1, stream: int = 0) -> None:  # fmt: skip
         function = ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(plan))
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         shape = (num_blocks, num_rows, 1, _THREADS, 1, 1)
         self.call("cuLaunchKernel", function, *shape, 0, ctypes.c_void_p(stream), parameters, None)
 
@@ -152,11 +152,11 @@ class SimulatedGpu:
         """Launch a reduction or a copy with these entries."""
         rows = [entry.words() for entry in entries]
         assert len({len(row) for row in rows}) == 1
-        plan = Plan(len(entries[0].sources), len(entries[0].targets), len(rows[0]), 0, divisor)
+        arguments = KernelArguments(len(entries[0].sources), len(entries[0].targets), len(rows[0]), 0, divisor)
         words = [word for row in rows for word in row]
         if is_spilled:
-            plan.spill = self.allocate(8 * len(words))
-            ctypes.memmove(plan.spill, (ctypes.c_uint64 * len(words))(*words), 8 * len(words))
+            arguments.spill = self.allocate(8 * len(words))
+            ctypes.memmove(arguments.spill, (ctypes.c_uint64 * len(words))(*words), 8 * len(words))
         else:
-            plan.words[: len(words)] = words
-        self.launch(module, kernel, plan, num_blocks=num_blocks, num_rows=len(rows))
+            arguments.words[: len(words)] = words
+        self.launch(module, kernel, arguments, num_blocks=num_blocks, num_rows=len(rows))

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from tests.on_simulated_gpu.launches import SimulatedGpu, StridedPlan
+from tests.on_simulated_gpu.launches import SimulatedGpu, StridedArguments
 from tests.reference import values
 
 ITEMS = (torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128)
@@ -29,18 +29,20 @@ def strided_views(gpu: SimulatedGpu, dtype: torch.dtype) -> list[torch.Tensor]:
     ]
 
 
-def plan_for(view: torch.Tensor, flat: torch.Tensor, *, is_pack: bool) -> StridedPlan:
-    plan = StridedPlan(view.numel(), view.dim(), view.element_size(), is_pack, flat.data_ptr(), view.data_ptr())
-    plan.sizes[: view.dim()] = view.shape
-    plan.strides[: view.dim()] = view.stride()
-    return plan
+def arguments_for(view: torch.Tensor, flat: torch.Tensor, *, is_pack: bool) -> StridedArguments:
+    arguments = StridedArguments(
+        view.numel(), view.dim(), view.element_size(), is_pack, flat.data_ptr(), view.data_ptr()
+    )
+    arguments.sizes[: view.dim()] = view.shape
+    arguments.strides[: view.dim()] = view.stride()
+    return arguments
 
 
 @pytest.mark.parametrize("dtype", ITEMS, ids=str)
 def test_pack_gathers_the_items_of_a_view(gpu: SimulatedGpu, module: ctypes.c_void_p, dtype: torch.dtype) -> None:
     for view in strided_views(gpu, dtype):
         flat = gpu.tensor(torch.zeros(view.numel(), dtype=dtype), 8)
-        gpu.launch(module, "strided", plan_for(view, flat, is_pack=True))
+        gpu.launch(module, "strided", arguments_for(view, flat, is_pack=True))
         assert torch.equal(flat, view.reshape(-1))
         assert gpu.guards_are_whole(flat, 8)
 
@@ -49,5 +51,5 @@ def test_pack_gathers_the_items_of_a_view(gpu: SimulatedGpu, module: ctypes.c_vo
 def test_unpack_fills_the_items_of_a_view(gpu: SimulatedGpu, module: ctypes.c_void_p, dtype: torch.dtype) -> None:
     for view in strided_views(gpu, dtype)[:-1]:
         flat = gpu.tensor(values(dtype, view.numel(), 1))
-        gpu.launch(module, "strided", plan_for(view, flat, is_pack=False))
+        gpu.launch(module, "strided", arguments_for(view, flat, is_pack=False))
         assert torch.equal(view.reshape(-1), flat)

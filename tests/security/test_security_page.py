@@ -24,7 +24,7 @@ _PROOFS = {
         "test_store.test_another_user_can_neither_read_nor_write_torchs_store",
         "test_store.test_ranks_of_a_test_meet_in_the_same_way",
     ],
-    "They can't join your ranks when these make a group.": [
+    "They can't join a group that your ranks are making.": [
         "test_meetings.test_a_meeting_lets_no_other_user_in_and_reads_nothing_of_theirs",
         "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
         "test_meetings.test_where_all_users_have_one_number_a_meeting_still_lets_no_other_user_in",
@@ -79,11 +79,11 @@ _PROOFS = {
         "test_diagnose.test_what_another_user_calls_things_does_not_steer_the_terminal",
         "test_readers.test_names_in_a_trace_do_not_steer_the_terminal",
     ],
-    "It does not believe what one user claims about the processes of another user.": [
+    "It ignores what one user claims about the processes of another user.": [
         "test_diagnose.test_what_a_launcher_says_may_be_anything_and_counts_for_processes_of_its_own_user_only",
         "test_diagnose.test_another_users_job_does_not_answer_to_the_number_of_our_process",
     ],
-    "It sends one signal, SIGRTMIN + 7.": [
+    "The only signal that it sends is SIGRTMIN + 7.": [
         "test_diagnose.test_a_process_that_only_says_that_it_answers_is_not_signalled",
         "test_diagnose.test_a_signal_reaches_only_what_the_owner_of_the_process_may_signal",
         "test_diagnose.test_a_process_that_has_become_roots_after_the_check_gets_no_signal",
@@ -99,7 +99,7 @@ _POSSIBLE = {
     "If somebody controls one rank, they control the job.": [
         "test_what_is_possible.test_a_rank_can_run_code_on_the_other_ranks",
     ],
-    "They can see that a job runs, with its command line, and the names of its sockets": [
+    "They can see that a job runs, its command line, and the names of its sockets": [
         "test_what_is_possible.test_another_user_sees_the_command_line_and_the_names_of_sockets",
     ],
     "They can connect to ports that other software opens in your job.": [
@@ -113,7 +113,7 @@ _POSSIBLE = {
         "test_meetings.test_a_place_that_another_user_holds_is_told_and_gets_nothing",
         "test_meetings.test_a_place_whose_holder_lets_nobody_in_is_waited_for_no_longer_than_told",
     ],
-    "They can take the name by which ranks without `phalanx run` decide": [
+    "They can take the name by which ranks decide whose turn it is": [
         "test_meetings.test_a_breakpoint_whose_name_another_user_holds_is_skipped_with_a_warning",
         "test_meetings.test_a_turn_that_another_user_holds_is_told",
     ],

@@ -85,5 +85,5 @@ def test_mpi_without_a_launcher_says_what_to_do() -> None:
         "except phalanx.UsageError as error: print(error)\n"
     )
     ended = run_script(program)
-    assert "nobody has said which rank this process is" in ended.stdout, ended.stderr
+    assert "no launcher has given this process a rank" in ended.stdout, ended.stderr
     assert "phalanx run, mpiexec or torchrun" in ended.stdout

@@ -100,36 +100,36 @@ def test_a_span_is_drawn_solid_where_it_works_and_paler_where_it_waits(
     browser: Browser, page: Path, width: int, is_dark: bool
 ) -> None:
     browser.open(page, width=width, is_dark=is_dark)
-    solid, card = _color(browser, "op-all_reduce"), _color(browser, "card")
+    solid, panel = _color(browser, "op-all_reduce"), _color(browser, "panel")
     rect = _rect(browser, 0, ALL_REDUCE)
     bottom = rect["y"] + rect["height"] - 2
     assert rect["waiting"] == pytest.approx(rect["width"] * 3 / 4)
     assert _pixel(browser, rect["x"] + rect["width"] * 0.95, bottom) == solid
     waiting = [_pixel(browser, rect["x"] + rect["width"] / 3 + shift, bottom) for shift in range(6)]
-    assert all(color not in (solid, card) for color in waiting)
+    assert all(color not in (solid, panel) for color in waiting)
     late = _rect(browser, 1, ALL_REDUCE)
     assert _pixel(browser, late["x"] + late["width"] * 0.95, late["y"] + late["height"] - 2) == solid
-    assert _pixel(browser, late["x"] - 5, late["y"] + 5) == card
-    assert (sum(card) < 200) == is_dark
+    assert _pixel(browser, late["x"] - 5, late["y"] + 5) == panel
+    assert (sum(panel) < 200) == is_dark
 
 
 def test_the_theme_may_change_while_the_page_is_open(browser: Browser, page: Path) -> None:
     browser.open(page)
     light = _pixel(browser, 2, 2)
     browser.set_dark(True)
-    browser.wait_until("timelinePage.theme.card !== '#ffffff'")
+    browser.wait_until("timelinePage.theme.panel !== '#ffffff'")
     dark = _pixel(browser, 2, 2)
     assert light == [255, 255, 255]
-    assert dark == _color(browser, "card") != light
+    assert dark == _color(browser, "panel") != light
 
 
 def test_a_message_has_an_arrow(browser: Browser, page: Path) -> None:
     browser.open(page)
     receive = _rect(browser, 1, RECV)
     tip = _pixel(browser, receive["x"] + receive["width"], receive["y"] - 4)
-    card = _color(browser, "card")
-    assert sum(card) - sum(tip) > 250  # dark on a light ground
-    assert _pixel(browser, receive["x"] + receive["width"] + 12, receive["y"] - 4) == card
+    panel = _color(browser, "panel")
+    assert sum(panel) - sum(tip) > 250  # dark on a light ground
+    assert _pixel(browser, receive["x"] + receive["width"] + 12, receive["y"] - 4) == panel
 
 
 def test_hovering_tells_what_is_known_about_a_call(browser: Browser, page: Path) -> None:

@@ -34,7 +34,7 @@ _GIB = 1 << 30
         ({"face": None}, "face is None; give"),
         ({"races": "on"}, "races is 'on'; give one of off, warn, raise"),
         ({"races": True}, "races is True; give one of off, warn, raise"),
-        ({"gpu": "h100"}, "gpu is 'h100', and devices of their own type are no model of a GPU; add face=\"cuda\""),
+        ({"gpu": "h100"}, 'gpu is \'h100\', but only devices with face="cuda" can claim to be a GPU; add face="cuda"'),
         ({"gpu": "h1000", "face": "cuda"}, "gpu is 'h1000'; give one of plain, v100, t4, a100, "),
         ({"gpu": 8, "face": "cuda"}, "gpu is 8; give one of plain, v100, "),
         ({"memory": "16"}, 'memory is \'16\'; give a size with its unit, such as "16GiB" or "512MB", or bytes'),

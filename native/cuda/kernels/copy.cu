@@ -24,8 +24,8 @@ PHX_INLINE void copy_by(const Entry& entry) {
 
 // As wide as the addresses allow.
 template <int kTargets>
-PHX_INLINE void copy(const Plan& plan) {
-  const Entry entry(plan);
+PHX_INLINE void copy(const KernelArguments& arguments) {
+  const Entry entry(arguments);
   if (kTargets == 1 && entry.targets[0] == 0) return;
   const u64 misalignment = entry.misalignment();
   if (misalignment == 0) copy_by<kTargets, Vector>(entry);
@@ -35,7 +35,7 @@ PHX_INLINE void copy(const Plan& plan) {
   else copy_by<kTargets, u8>(entry);
 }
 
-PHX_KERNEL(copy_1, Plan) { copy<1>(plan); }
-PHX_KERNEL(copy_any, Plan) { copy<0>(plan); }
+PHX_KERNEL(copy_1, KernelArguments) { copy<1>(arguments); }
+PHX_KERNEL(copy_any, KernelArguments) { copy<0>(arguments); }
 
 #endif  // PHX_COPY

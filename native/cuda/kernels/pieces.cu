@@ -17,14 +17,14 @@ constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
 #ifndef PHX_KERNEL
 #define PHX_KERNEL(name, Parameters) \
   extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) \
-      name(const __grid_constant__ Parameters plan)
+      name(const __grid_constant__ Parameters arguments)
 #endif
 #define PHX_INLINE __device__ __forceinline__
 #define PHX_UNROLL _Pragma("unroll")
 
-// Laid out as in cuda/plan.hpp. An entry: the range [first, last) in elements (reduce) or bytes (copy), the sources,
+// Laid out as in cuda/kernel_arguments.hpp. An entry: the range [first, last) in elements (reduce) or bytes (copy), the sources,
 // the targets (null: none), and for a premultiplied sum the bits of a double per source.
-struct Plan {
+struct KernelArguments {
   u64 num_sources, num_targets, stride;
   u64 spill;  // where the words are when they do not fit below
   double divisor;
@@ -67,8 +67,8 @@ struct Entry {
   u64 first, count, num_sources, num_targets;
   const u64 *sources, *targets;
 
-  PHX_INLINE explicit Entry(const Plan& plan) : num_sources(plan.num_sources), num_targets(plan.num_targets) {
-    const u64* words = (plan.spill ? reinterpret_cast<const u64*>(plan.spill) : plan.words) + blockIdx.y * plan.stride;
+  PHX_INLINE explicit Entry(const KernelArguments& arguments) : num_sources(arguments.num_sources), num_targets(arguments.num_targets) {
+    const u64* words = (arguments.spill ? reinterpret_cast<const u64*>(arguments.spill) : arguments.words) + blockIdx.y * arguments.stride;
     first = words[0];
     count = words[1] > first ? words[1] - first : 0;
     sources = words + 2;

@@ -184,7 +184,7 @@ PHX_INLINE void reduce_known(const Entry& entry, const Pieces& pieces, double di
   });
 }
 
-// The next sources of a number that only the plan knows.
+// The next sources of a number that only the arguments knows.
 template <int kSources, int kUnroll, class Piece>
 PHX_INLINE void take_next(Partial<Piece> (&partials)[kUnroll], const Entry& entry, u64 from,
                           const u64 (&offsets)[kUnroll]) {
@@ -220,19 +220,19 @@ PHX_INLINE void reduce_pieces(const Entry& entry, const Pieces& pieces, double d
   else reduce_unknown(entry, pieces, divisor);
 }
 
-// kSources is 0 when only the plan knows how many there are.
+// kSources is 0 when only the arguments knows how many there are.
 template <int kSources>
-PHX_INLINE void reduce(const Plan& plan) {
-  const Entry entry(plan);
+PHX_INLINE void reduce(const KernelArguments& arguments) {
+  const Entry entry(arguments);
   const Cut<Vector, Element> cut(entry.sources[0], entry.first * sizeof(Element), entry.count * sizeof(Element),
                                  entry.misalignment() == 0);
-  reduce_pieces<kSources>(entry, cut.wide, plan.divisor);
-  reduce_pieces<kSources>(entry, cut.small, plan.divisor);
+  reduce_pieces<kSources>(entry, cut.wide, arguments.divisor);
+  reduce_pieces<kSources>(entry, cut.small, arguments.divisor);
 }
 
-PHX_KERNEL(reduce_2, Plan) { reduce<2>(plan); }
-PHX_KERNEL(reduce_4, Plan) { reduce<4>(plan); }
-PHX_KERNEL(reduce_8, Plan) { reduce<8>(plan); }
-PHX_KERNEL(reduce_any, Plan) { reduce<0>(plan); }
+PHX_KERNEL(reduce_2, KernelArguments) { reduce<2>(arguments); }
+PHX_KERNEL(reduce_4, KernelArguments) { reduce<4>(arguments); }
+PHX_KERNEL(reduce_8, KernelArguments) { reduce<8>(arguments); }
+PHX_KERNEL(reduce_any, KernelArguments) { reduce<0>(arguments); }
 
 #endif  // PHX_REDUCE

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 
 class ProgramCommand(click.Command):
-    """A command whose options come before its PROGRAM: options after it are the program's, which nobody knows."""
+    """A command whose options come before its PROGRAM: options after it belong to the program, and are unknown here."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer options until the program is named."""

@@ -74,7 +74,7 @@ _OPTIONS = (
     click.option(
         "--rdzv-backend",
         type=click.Choice(_BACKENDS),
-        help="Who finds out where the hosts meet: phalanx, or a rendezvous backend of torch [default: phalanx].",
+        help="What finds out where the hosts meet: phalanx, or a rendezvous backend of torch [default: phalanx].",
     ),
     click.option(
         "--rdzv-timeout",

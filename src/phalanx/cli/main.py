@@ -1,4 +1,4 @@
-"""`phalanx`: starts at once, because each command imports what it needs when it runs."""
+"""The command `phalanx`. It starts at once, because each subcommand imports what it needs when it runs."""
 
 from __future__ import annotations
 

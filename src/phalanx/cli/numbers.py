@@ -1,4 +1,4 @@
-"""Numbers on the command line: what is refused says which numbers are possible, in words and not in click's types."""
+"""Numbers on the command line, with errors that say in plain words which numbers are possible."""
 
 from __future__ import annotations
 

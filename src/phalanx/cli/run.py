@@ -54,7 +54,7 @@ class _OptionOfTwoNames(click.Option):
 
 
 def _take_num_ranks(context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
-    """Return the number of ranks, or torchrun's word for one."""
+    """Return the number of ranks, or the name that torchrun has for a number."""
     if text is None or text in ("gpu", "cpu", "auto"):
         return text
     try:
@@ -118,7 +118,7 @@ def _with_hyphens(name: str) -> str:
               cls=_OptionOfTwoNames, metavar="N",
               help="After a failure, start all ranks again, up to N times [default: 0].")  # fmt: skip
 @click.option("--grace", "grace_s", type=Seconds(min=0), metavar="SECONDS",
-              help="How long to wait at each step when ranks are ended: for them to end by themselves, then after "
+              help="How long ranks have to end by themselves before they are ended, and then again after "
                    "SIGTERM [default: PHALANX_GRACE_S, else 1].")  # fmt: skip
 @click.option("--name", help="The name of the job [default: the program's name].")
 @click.option("--trace", "trace_folder", type=click.Path(path_type=Path), metavar="DIR",
@@ -188,7 +188,7 @@ def _make_job(  # noqa: PLR0913
     from phalanx.jobs.environment import parse_variables
     from phalanx.jobs.job import Job, choose_num_ranks, default_threads, make_trace_folder
     from phalanx.jobs.program import find_executable, find_program
-    from phalanx.jobs.real_gpus import plan_gpus
+    from phalanx.jobs.real_gpus import assign_gpus
     from phalanx.jobs.virtual_gpus import GpuOptions, with_virtual_gpus
     from phalanx.settings import copy_environment, full_trace, read_settings
 
@@ -202,8 +202,8 @@ def _make_job(  # noqa: PLR0913
     options = GpuOptions(gpus, num_virtual, model, virtual_memory, races, stood_in_for)
     seen = with_virtual_gpus(options, copy_environment(**given), given)
     num_ranks, reason = choose_num_ranks(asked, gpus, seen)
-    plan = plan_gpus(gpus, gpu_memory, seen, num_ranks)
-    environment = plan.environment
+    assigned = assign_gpus(gpus, gpu_memory, seen, num_ranks)
+    environment = assigned.environment
     if trace_folder is not None:
         trace_folder = make_trace_folder(trace_folder)
         environment["PHALANX_TRACE"] = str(trace_folder)
@@ -220,8 +220,8 @@ def _make_job(  # noqa: PLR0913
         trace_folder=trace_folder,
         warn_after_s=warn_after_s,
         is_live=_is_capable_terminal(environment) if is_live is None else is_live,
-        rank_variables=plan.rank_variables,
-        note="; ".join(filter(None, (reason, plan.note))),
+        rank_variables=assigned.rank_variables,
+        note="; ".join(filter(None, (reason, assigned.note))),
         is_full_trace=is_full_trace or full_trace(environment),
         hosts=plan_hosts(hosts, seen, 1 + len(arguments)),
     )

@@ -1,4 +1,4 @@
-"""Whom a text from another host blames, and for what.
+"""Find out which ranks an error text from another host blames, and for what.
 
 Texts come from the ranks of that host and from the launchers, and all of them are for people. Pure functions over
 them, so that programs get the same attributes of an error whether the culprit is on this host or on another.

@@ -195,7 +195,7 @@ def read_record(path: Path) -> Observation:
     try:
         with open_plain_file(path) as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-                raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB, as no flight record has")
+                raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB, so it is no flight record")
             text = file.read(_MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from None

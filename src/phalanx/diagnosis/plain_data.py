@@ -79,13 +79,13 @@ def _read_optional(read: _Reader, data: Any) -> Any:
 
 def _read_choice(choices: tuple[str, ...], data: Any) -> Any:
     if data not in choices:
-        raise ValueError("none of the choices")
+        raise ValueError("it is none of the possible values")
     return data
 
 
 def _read_word(kind: type | tuple[type, ...], data: Any) -> Any:
     if not isinstance(data, kind):
-        raise ValueError("of another kind")
+        raise ValueError("it has another type")
     if isinstance(data, int | float) and not _SMALLEST <= data <= _LARGEST:  # NaN fails both comparisons
-        raise ValueError("no number that phalanx writes")
+        raise ValueError("phalanx does not write such a number")
     return data

@@ -1,4 +1,4 @@
-"""The native engine: shared-memory segments and the endpoints that ranks hold of them.
+"""The native engine: shared-memory segments, and the endpoints through which ranks use them.
 
 Never imports torch: tensors reach the native code through the exchange table on their type.
 """

@@ -1,4 +1,4 @@
-"""Cores that ranks have together: each may run elsewhere, as launchers such as mpiexec pin them one by one."""
+"""The cores that ranks have together. They may differ from rank to rank, as launchers such as mpiexec pin each one."""
 
 from __future__ import annotations
 

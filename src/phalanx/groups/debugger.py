@@ -18,7 +18,7 @@ from phalanx.launch.claims import check_holder, claim_address
 from phalanx.launch.context import current_context
 from phalanx.launch.meeting import address_of
 from phalanx.launch.run_name import name_of_run
-from phalanx.launch.terminal import borrow_terminal
+from phalanx.launch.terminal import use_terminal
 from phalanx.settings import read_placement, terminal_desk
 
 
@@ -116,7 +116,7 @@ class RankDebugger(pdb.Pdb):
         self.prompt = f"(rank {rank}) "
         self.use_rawinput = False
         self._rank = rank
-        self._borrowed = contextlib.ExitStack()
+        self._terminal = contextlib.ExitStack()
         self._is_open = False
 
     def open(self) -> None:
@@ -129,12 +129,12 @@ class RankDebugger(pdb.Pdb):
             return
         self._set_debugged(True)
         try:
-            reader, writer = self._borrowed.enter_context(borrow_terminal(terminal_desk()))
+            reader, writer = self._terminal.enter_context(use_terminal(terminal_desk()))
         except BaseException:
             self._set_debugged(False)
             raise
-        self.stdin = self._borrowed.enter_context(os.fdopen(reader, encoding="utf-8", closefd=False))
-        self.stdout = self._borrowed.enter_context(os.fdopen(writer, "w", encoding="utf-8", closefd=False))
+        self.stdin = self._terminal.enter_context(os.fdopen(reader, encoding="utf-8", closefd=False))
+        self.stdout = self._terminal.enter_context(os.fdopen(writer, "w", encoding="utf-8", closefd=False))
         self._is_open = True
         title = f"rank {self._rank} (pid {os.getpid()}) has the terminal; c: go on, q: end the job"
         self.stdout.write(f"\n--- {title} ---\n")
@@ -160,7 +160,7 @@ class RankDebugger(pdb.Pdb):
         if self._is_open:
             self._is_open = False
             self.stdout.flush()
-            self._borrowed.close()
+            self._terminal.close()
             self._set_debugged(False)
 
     def _set_debugged(self, is_debugged: bool) -> None:

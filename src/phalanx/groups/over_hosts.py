@@ -1,4 +1,4 @@
-"""Make groups of a job whose ranks may be on several hosts: who is where, which wire, whose faults count."""
+"""Make groups of a job on several hosts: find out which ranks share a host, and choose the wire between the others."""
 
 from __future__ import annotations
 

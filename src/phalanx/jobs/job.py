@@ -29,7 +29,7 @@ class Job:
         num_ranks: The number of ranks.
         environment: The environment variables of all ranks.
         num_threads: The number of torch threads in a rank.
-        grace_s: How long to wait at each step when ranks are ended.
+        grace_s: How long to wait after each signal when ranks are ended.
         name: The name of the job.
         timeout_s: How long the job may take; None for no limit.
         max_restarts: How often ranks are started again after a failure.

@@ -32,7 +32,7 @@ _WORDS = 'give how many, such as "1", or which: "0,1", "device=1", UUIDs, "all" 
 
 
 @dataclass(frozen=True)
-class GpuPlan:
+class GpuAssignment:
     """How ranks use GPUs.
 
     Attributes:
@@ -46,13 +46,13 @@ class GpuPlan:
     note: str = ""
 
 
-def plan_gpus(
+def assign_gpus(
     spec: str | None,
     memory: str | None,
     environment: Mapping[str, str],
     num_ranks: int,
     found: Sequence[Gpu] | None = None,
-) -> GpuPlan:
+) -> GpuAssignment:
     """Decide which GPUs ranks see.
 
     Args:
@@ -73,7 +73,7 @@ def plan_gpus(
                 "--gpu-memory shares real GPUs between ranks; say which, such as --gpus 1 (for virtual GPUs: "
                 "--virtual-memory)"
             )
-        return GpuPlan(dict(environment), _limits(read_shares(text, name, [1] * num_ranks)) if text else ())
+        return GpuAssignment(dict(environment), _limits(read_shares(text, name, [1] * num_ranks)) if text else ())
     found = find_gpus() if found is None else found
     spec = spec.strip()
     names = choose_gpus(spec, environment, found)
@@ -82,16 +82,16 @@ def plan_gpus(
     if not names:
         if memory is not None:
             raise UsageError(f"--gpu-memory divides the memory of GPUs, and --gpus {spec} leaves none")
-        return GpuPlan({key: value for key, value in changed.items() if key != "PHALANX_GPU_MEMORY"})
+        return GpuAssignment({key: value for key, value in changed.items() if key != "PHALANX_GPU_MEMORY"})
     if num_ranks > len(names):
         _check_sharing(names, environment, found)
-    plan = _share(names, text or "even", name, num_ranks, found)
-    note = plan.note
+    assigned = _share(names, text or "even", name, num_ranks, found)
+    note = assigned.note
     if note and "nccl" not in stood_in_for(environment):
         note += " (NCCL refuses this by default; with --stand-in nccl, phalanx serves programs that ask for NCCL)"
     if not found:
         note = f"no GPU was found on this machine; ranks are told to use {', '.join(names)} all the same"
-    return GpuPlan({**changed, **plan.environment}, plan.rank_variables, note)
+    return GpuAssignment({**changed, **assigned.environment}, assigned.rank_variables, note)
 
 
 def choose_gpus(spec: str, environment: Mapping[str, str], found: Sequence[Gpu]) -> list[str]:
@@ -157,12 +157,12 @@ def _check_sharing(names: Sequence[str], environment: Mapping[str, str], found: 
         )
 
 
-def _share(names: Sequence[str], text: str, name: str, num_ranks: int, found: Sequence[Gpu]) -> GpuPlan:
+def _share(names: Sequence[str], text: str, name: str, num_ranks: int, found: Sequence[Gpu]) -> GpuAssignment:
     if num_ranks <= len(names):
         shares = read_shares(text, name, [1] * num_ranks)
         for rank, share in enumerate(shares):
             check_shares([share], name, f"GPU {names[rank]}", memory_of(names[rank], found))
-        return GpuPlan({}, _limits(shares) if text != "even" else ())
+        return GpuAssignment({}, _limits(shares) if text != "even" else ())
     gpu_of = [rank * len(names) // num_ranks for rank in range(num_ranks)]
     shares = read_shares(text, name, [gpu_of.count(gpu) for gpu in gpu_of])
     for number, gpu in enumerate(names):
@@ -179,7 +179,7 @@ def _share(names: Sequence[str], text: str, name: str, num_ranks: int, found: Se
     )
     sizes = {memory_of(gpu, found) for gpu in names}
     memory = describe_shares(shares, sizes.pop() if len(sizes) == 1 else 0)
-    return GpuPlan({}, variables, f"{num_ranks} ranks take turns on {count_gpus(len(names))}; {memory}")
+    return GpuAssignment({}, variables, f"{num_ranks} ranks take turns on {count_gpus(len(names))}; {memory}")
 
 
 def _limits(shares: Sequence[MemoryShare]) -> tuple[dict[str, str], ...]:

@@ -78,7 +78,7 @@ class Pipes:
     theirs: list[int]
 
     def close_theirs(self) -> None:
-        """Close the ranks' ends in this process, after the ranks have got theirs."""
+        """Close the ranks' ends in this process, after the ranks have received theirs."""
         while self.theirs:
             os.close(self.theirs.pop())
 

@@ -196,7 +196,7 @@ def _are_on_par(rank: JobRank, other: JobRank) -> bool:
 
 
 def _name(culprit: JobRank, ranks: Sequence[JobRank]) -> str:
-    """Name the rank whose exit code counts; in a mismatch, name all ranks that are no more to blame than it."""
+    """Name the rank whose exit code counts; in a mismatch, name all ranks that are as much to blame."""
     return rank_list(rank.number for rank in ranks if rank is culprit or _are_on_par(rank, culprit))
 
 

@@ -1,4 +1,4 @@
-"""Addresses that one process of a user holds at a time, and while it does, it alone does something.
+"""Addresses that only one process of a user can hold at a time, so that only this process does something.
 
 The holder listens, but lets nobody in. So the others can ask the kernel whether it belongs to their own user.
 """

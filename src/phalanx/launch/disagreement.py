@@ -1,4 +1,4 @@
-"""Which rank is wrong if ranks made different calls: put together what the ranks know of it.
+"""Find out which rank is wrong if ranks made different calls, from what all ranks know.
 
 A rank that notices the mismatch does not see the calls of ranks that come later. But each of those knows on which side
 it is, and reports it to the launcher.

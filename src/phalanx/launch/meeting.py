@@ -1,9 +1,9 @@
 """A place where processes or threads of one host meet by name and leave with the same piece of shared memory.
 
 The name is an abstract Unix socket: it needs no file and no port, and leaves nothing behind. The first participant is
-the host. It collects a card from every guest, puts the cards in order, makes the memory and sends its descriptor to all
-guests. The meeting ends when all have attached to the memory. If one of them can't, all detach and raise the reason.
-Only processes of the same user are let in.
+the organizer. It collects a card from every guest, puts the cards in order, makes the memory and sends its descriptor
+to all guests. The meeting ends when all have attached to the memory. If one of them can't, all detach and raise the
+reason. Only processes of the same user are let in.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Attached = TypeVar("Attached")
 
 
 class HasDescriptor(Protocol):
-    """What the host makes: anything with a descriptor."""
+    """What the organizer makes: anything with a descriptor."""
 
     @property
     def descriptor(self) -> int:
@@ -154,7 +154,7 @@ def _meet(
                     raise
             else:
                 server.listen(4096)
-                return _Host(gathering, server, deadline, card).run(attach, detach)
+                return _Organizer(gathering, server, deadline, card).run(attach, detach)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             guest = _Guest(gathering, connection, deadline, card)
             outcome = guest.visit(address)
@@ -206,17 +206,17 @@ def is_same_user(connection: socket.socket) -> bool:
 
 
 class _Guest:
-    """A participant that is not the host."""
+    """A participant that is not the organizer."""
 
     def __init__(self, gathering: Gathering, connection: socket.socket, deadline: float, card: Any) -> None:
         self._gathering = gathering
         self._connection = connection
         self._deadline = deadline
         self._card = card
-        self._host: int | None = None  # its rank
+        self._organizer: int | None = None  # its rank
 
     def visit(self, address: bytes) -> MeetingResult | None:
-        """Send the card and wait for the memory; None if there is no host (any more), so that the caller retries."""
+        """Send the card and wait for the memory; None if there is no organizer: then the caller retries."""
         try:
             # This must not wait for room in the queue: the process that listens there may never accept anything.
             self._connection.setblocking(False)
@@ -228,7 +228,7 @@ class _Guest:
                     "  do       start the job again; if that does not help, tell the administrator of this machine"
                 )
             self._connection.send(pickle.dumps(self._card))
-            self._await_host()
+            self._await_organizer()
             message, descriptors = receive_with_descriptors(self._connection, 1 << 20, 1)
         except OSError as error:
             if error.errno in _NO_HOST:
@@ -236,7 +236,7 @@ class _Guest:
             raise
         if not message:
             return None
-        position, cards, self._host = _opened(message)
+        position, cards, self._organizer = _opened(message)
         if not descriptors:  # the kernel drops descriptors that this process may not open
             self._tell("it may not open any more files")
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -253,7 +253,7 @@ class _Guest:
             raise
         try:
             self._connection.send(_ATTACHED)
-            self._await_host()
+            self._await_organizer()
             message = self._connection.recv(1 << 20)
             if not message:
                 raise ConnectionResetError
@@ -261,16 +261,18 @@ class _Guest:
         except ConnectionError:
             detach(attached)
             self._gathering.check()
-            raise blame(self._gathering, self._host, PeerDiedError, "died while the others joined") from None
+            raise blame(self._gathering, self._organizer, PeerDiedError, "died while the others joined") from None
         except BaseException:
             detach(attached)
             raise
         return attached
 
-    def _await_host(self) -> None:
+    def _await_organizer(self) -> None:
         while not is_readable(self._connection.fileno(), _POLL_S):
             self._gathering.check()
-            if time.monotonic() > self._deadline + 1:  # the host's own deadline comes first, and its error says more
+            if (
+                time.monotonic() > self._deadline + 1
+            ):  # the organizer's own deadline comes first, and its error says more
                 raise _too_late(self._gathering, [self._card])
 
     def _tell(self, why: str) -> None:
@@ -285,7 +287,7 @@ def _opened(message: bytes) -> Any:
     return answer
 
 
-class _Host:
+class _Organizer:
     def __init__(self, gathering: Gathering, server: socket.socket, deadline: float, card: Any) -> None:
         self._gathering = gathering
         self._server = server

@@ -18,8 +18,8 @@ What may end a rank, and when:
 - A rank may end by itself at any time.
 - When a rank fails, the supervisor frees the others: it breaks the world and all groups of that rank, so that ranks
   that wait there raise. Ranks that do not end within the grace time get signals (see shutdown.py).
-- The policy may end all ranks at any time: when the time is up, or when a person asks for it. Its steps replace the
-  steps of an earlier shutdown.
+- The policy may end all ranks at any time: when the time is up, or when a person asks for it. This replaces an
+  earlier shutdown.
 - Signals go only to ranks that are not finished. If a rank fails after its first signal, that does not count.
 - While a person debugs a rank, the clock stops: the deadline does not pass, and a grace time that began with a failure
   does not end. A shutdown that a person has asked for continues.
@@ -35,7 +35,7 @@ from typing import Generic
 from phalanx.launch.disagreement import Disagreement
 from phalanx.launch.loop import Loop
 from phalanx.launch.rank import AnyRank, Starter, settle_disagreements
-from phalanx.launch.shutdown import AFTER_FAILURE, Shutdown, Steps
+from phalanx.launch.shutdown import AFTER_FAILURE, Escalation, Shutdown
 from phalanx.launch.world_watch import WorldWatch
 
 
@@ -45,12 +45,12 @@ class Supervisor(Generic[AnyRank]):
     Args:
         ranks: All ranks, in order.
         watch: Their groups.
-        grace_s: The grace time after each step of a shutdown.
+        grace_s: The grace time after each signal of a shutdown.
         deadline: When the time is up; None for no limit.
         loop: The loop that waits.
     """
 
-    after_failure: Steps = AFTER_FAILURE
+    after_failure: Escalation = AFTER_FAILURE
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Supervisor(Generic[AnyRank]):
         if is_up and not self.is_paused and not self.shutdown.has_begun:
             self.on_deadline()
         if self.shutdown.is_due() and not self._waits_for_person():
-            self._step()
+            self._escalate()
 
     def fail(
         self,
@@ -163,10 +163,10 @@ class Supervisor(Generic[AnyRank]):
         self._is_patient = True
         self._begin(self.after_failure)
 
-    def end_ranks(self, steps: Steps) -> None:
-        """End all ranks that are not finished, in these steps; the first is taken now."""
+    def end_ranks(self, escalation: Escalation) -> None:
+        """End all ranks that are not finished: send these signals, the first of them now."""
         self._is_patient = False
-        self._begin(steps)
+        self._begin(escalation)
 
     @property
     def is_paused(self) -> bool:
@@ -185,16 +185,16 @@ class Supervisor(Generic[AnyRank]):
         if self.deadline is not None:
             self.deadline += now - paused_at
         if self.shutdown.due_at is not None and self._is_patient:
-            self.shutdown.due_at += now - max(paused_at, self.shutdown.stepped_at)
+            self.shutdown.due_at += now - max(paused_at, self.shutdown.escalated_at)
 
     # The mechanism.
 
-    def _begin(self, steps: Steps) -> None:
-        self.shutdown.begin(steps)
-        self._step()
+    def _begin(self, escalation: Escalation) -> None:
+        self.shutdown.begin(escalation)
+        self._escalate()
 
-    def _step(self) -> None:
-        number = self.shutdown.step()
+    def _escalate(self) -> None:
+        number = self.shutdown.escalate()
         if number is not None:
             self.before_signal(number)
             self._send(number)

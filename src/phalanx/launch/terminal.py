@@ -4,7 +4,7 @@
           <--"yours"--                          the launcher shows nothing meanwhile
           --close-->                            done, or dead: the next rank gets it
 
-If no launcher lends the terminal, the ranks of a session use the name of a socket as a lock.
+If no launcher hands out the terminal, the ranks of a session use the name of a socket as a lock.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TerminalDesk:
         return (self._rank or self._listener).fileno()
 
     @property
-    def is_lent(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether a rank has the terminal."""
         return self._rank is not None
 
@@ -109,18 +109,18 @@ class TerminalDesk:
             self._rank.send(_YOURS)
 
     def close(self) -> None:
-        """Stop lending the terminal."""
+        """Take the terminal back for good."""
         if self._rank is not None:
             self.serve()
         self._listener.close()
 
 
 @contextlib.contextmanager
-def borrow_terminal(desk: str) -> Iterator[tuple[int, int]]:
+def use_terminal(desk: str) -> Iterator[tuple[int, int]]:
     """Wait for the terminal, and yield descriptors to read from it and to write to it.
 
     Args:
-        desk: The address of the launcher's desk; empty if no launcher lends a terminal.
+        desk: The address of the launcher's desk; empty if no launcher hands out a terminal.
 
     Raises:
         UsageError: There is no terminal.
@@ -151,9 +151,9 @@ def _turn(desk: str) -> Iterator[None]:
                 connection.connect(f"\0{desk}")
                 answer = connection.recv(len(_YOURS)) if is_same_user(connection) else b""
             except OSError as error:
-                raise UsageError(f"the launcher does not lend its terminal: {error}") from None
+                raise UsageError(f"the launcher does not let ranks use its terminal: {error}") from None
             if answer != _YOURS:
-                raise UsageError("the launcher does not lend its terminal")
+                raise UsageError("the launcher does not let ranks use its terminal")
         else:
             name = make_private(f"terminal of session {os.getsid(0)}")
             wait_for_address(connection, address_of(name), "the turn at the terminal")

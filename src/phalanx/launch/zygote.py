@@ -258,7 +258,7 @@ class _Zygote:
             requested.tell(("all ended",))
 
     def _end_request(self, requested: _RequestedRanks) -> None:
-        """End the ranks of a request whose socket was closed: the caller needs them no more, or is dead."""
+        """End the ranks of a request whose socket was closed: the caller no longer needs them, or is dead."""
         self._selector.unregister(requested.report)
         requested.report.close()
         requested.kill()

@@ -1,4 +1,4 @@
-"""Have a process use one real GPU, and only a part of its memory.
+"""Let a process use one real GPU, and only a part of its memory.
 
 The limit takes effect with the first use of CUDA, so a rank that never uses a GPU never opens one.
 """

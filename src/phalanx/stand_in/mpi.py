@@ -59,7 +59,7 @@ def _own_place() -> AssignedRank:
     placement = read_placement()
     if placement is None:
         raise UsageError(
-            "phalanx stands in for MPI, but nobody has said which rank this process is\n"
+            "phalanx stands in for MPI, but no launcher has given this process a rank\n"
             "  do       start the program with phalanx run, mpiexec or torchrun"
         )
     return replace(placement, meeting=name_of_run(placement))

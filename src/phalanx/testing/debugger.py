@@ -15,7 +15,7 @@ from phalanx.testing.crew_rank import CrewRank
 
 
 class Debugger:
-    """Both sides of the debugger: pytest's process lends the terminal, and a rank uses it."""
+    """Both sides of the debugger: pytest's process hands the terminal to a rank, which uses it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -61,8 +61,8 @@ class Debugger:
 
         return debug
 
-    def lend(self, member: CrewRank) -> None:
-        """Lend the terminal to a rank."""
+    def hand_to(self, member: CrewRank) -> None:
+        """Let a rank use the terminal."""
         if self._capturing is not None:
             self._capturing.suspend_global_capture(in_=True)
         writer = self._config.get_terminal_writer()

@@ -21,7 +21,7 @@ class Ending:
         status: Exit code or 256 + signal of a rank that died.
         is_late: Whether it was ended because the time was up.
         was_ended: Whether it was ended because another rank had failed.
-        was_planned: Whether an injected fault killed or stalled it.
+        was_injected: Whether an injected fault killed or stalled it.
         doing: What it was doing when it was ended: the operation it waited in, or the innermost call of its stack.
         goes_on: Whether its thread could not be ended.
         stacks: The stacks of its threads at that time, and of the processes that it had started.
@@ -36,7 +36,7 @@ class Ending:
     status: int | None = None
     is_late: bool = False
     was_ended: bool = False
-    was_planned: bool = False
+    was_injected: bool = False
     doing: Waiting | str = ""
     goes_on: bool = False
     stacks: str = ""
@@ -53,7 +53,7 @@ class Ending:
         """Tell whether the test failed because of this rank."""
         if self.report is not None:
             return self.report.outcome == "failed" or self.status is not None
-        return not self.was_planned
+        return not self.was_injected
 
     def is_consequence(self) -> bool:
         """Tell whether it failed only because another rank had failed."""

@@ -27,8 +27,8 @@ from phalanx.testing.stacks import look_at_ranks
 class Terminal(Protocol):
     """The terminal on which ranks can be debugged, one at a time."""
 
-    def lend(self, member: CrewRank) -> None:
-        """Lend it to a rank."""
+    def hand_to(self, member: CrewRank) -> None:
+        """Let a rank use it."""
 
     def take_back(self) -> None:
         """Use it in this process again."""
@@ -129,8 +129,8 @@ class TaskWatch(Supervisor[CrewRank]):
         self.declare_dead(rank)
         ending.note(show(rank.files.read_stacks()))
         ending.doing = find_activity(self.watch, rank.pid) or ""
-        ending.was_planned = ending.was_planned or rank.may_end(status)
-        if not ending.was_planned:
+        ending.was_injected = ending.was_injected or rank.may_end(status)
+        if not ending.was_injected:
             self.fail(rank, formatting.death(status))
         return False
 
@@ -155,7 +155,7 @@ class TaskWatch(Supervisor[CrewRank]):
         if what == "report":
             self._take_report(member, _read(message[1]))
         elif what in ("lost", "stalled"):
-            self._endings[member.number].was_planned = True
+            self._endings[member.number].was_injected = True
             self._stalled |= {member.number} if what == "stalled" else set()
         elif what == "gone?":
             with contextlib.suppress(OSError):  # it has died meanwhile
@@ -195,7 +195,7 @@ class TaskWatch(Supervisor[CrewRank]):
         if member is self._failed_first:  # at a breakpoint the others continue: the user may step over an operation
             self._signal_others(member, signal.SIGSTOP)
         if self._terminal is not None:
-            self._terminal.lend(member)
+            self._terminal.hand_to(member)
 
     def _take_terminal_back(self) -> None:
         if self._terminal is not None:

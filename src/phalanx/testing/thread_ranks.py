@@ -82,7 +82,7 @@ class _Threads:
     def _be_rank(self, rank: int) -> bool:
         placement = Placement(rank, len(self._endings), self._meeting, self._rendezvous)
         context = placement.context(self._segment.descriptor, is_thread=True)
-        context.tell = lambda what: self._plan_loss(rank, what)
+        context.tell = lambda what: self._note_injected(rank, what)
         context.ask_gone = self._gone
         context.started_by = "pytest"
         set_thread_context(context)
@@ -115,9 +115,9 @@ class _Threads:
             done = frozenset(rank for rank in finished if self._endings[rank].report is not None)
             return frozenset({*finished, *self._team.stalled} - done), done
 
-    def _plan_loss(self, rank: int, what: str) -> None:
+    def _note_injected(self, rank: int, what: str) -> None:
         with self._team.changed:
-            self._endings[rank].was_planned = True
+            self._endings[rank].was_injected = True
             if what == "stalled":
                 self._team.stalled.add(rank)
                 self._team.changed.notify_all()

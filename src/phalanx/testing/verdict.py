@@ -106,7 +106,7 @@ def judge(endings: Sequence[Ending], timeout_s: float) -> Verdict:
         verdict.failures = _distinct(own, timeout_s)
         verdict.bystanders = _describe_bystanders([ending for ending in failures if ending not in own])
         verdict.bystanders += [
-            (ending.rank, "lost to a fault that the test asked for") for ending in endings if ending.was_planned
+            (ending.rank, "lost to a fault that the test asked for") for ending in endings if ending.was_injected
         ]
         verdict.reason = verdict.summary()
         return verdict

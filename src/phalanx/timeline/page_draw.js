@@ -7,11 +7,11 @@ function readTheme(operations, ratio) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
   const theme = { ratio };
-  for (const name of ["card", "text", "soft", "line", "faint", "accent", "warn", "arrow"]) theme[name] = color(name);
+  for (const name of ["panel", "text", "soft", "line", "faint", "accent", "warn", "arrow"]) theme[name] = color(name);
   theme.solid = operations.map((name) => color(`op-${name}`));
-  theme.waiting = theme.solid.map((solid) => hatch(solid, theme.card, ratio));
-  theme.solidPixel = theme.solid.map((solid) => pixelOf(solid, theme.card, 1));
-  theme.palePixel = theme.solid.map((solid) => pixelOf(solid, theme.card, 0.38));
+  theme.waiting = theme.solid.map((solid) => hatch(solid, theme.panel, ratio));
+  theme.solidPixel = theme.solid.map((solid) => pixelOf(solid, theme.panel, 1));
+  theme.palePixel = theme.solid.map((solid) => pixelOf(solid, theme.panel, 0.38));
   return theme;
 }
 
@@ -51,7 +51,7 @@ function drawTimeline(pen, view, theme, marked) {
   pen.setTransform(theme.ratio, 0, 0, theme.ratio, 0, 0);
   pen.font = FONT;
   pen.textBaseline = "middle";
-  pen.fillStyle = theme.card;
+  pen.fillStyle = theme.panel;
   pen.fillRect(0, 0, view.width, view.height);
   drawGrid(pen, view, theme);
   pen.save();
@@ -78,7 +78,7 @@ function drawGrid(pen, view, theme) {
 }
 
 function drawAxis(pen, view, theme) {
-  pen.fillStyle = theme.card;
+  pen.fillStyle = theme.panel;
   pen.fillRect(0, 0, view.width, AXIS_PX);
   pen.fillStyle = theme.line;
   pen.fillRect(0, AXIS_PX - 1, view.width, 1);
@@ -102,7 +102,7 @@ function labelsWidth(pen, view) {
 }
 
 function drawLabels(pen, view, theme) {
-  pen.fillStyle = theme.card;
+  pen.fillStyle = theme.panel;
   pen.fillRect(0, 0, view.labelsPx - 1, view.height);
   pen.fillStyle = theme.line;
   pen.fillRect(view.labelsPx - 1, 0, 1, view.height);
@@ -167,10 +167,10 @@ function drawSpan(pen, view, theme, row, i) {
   const textWidth = pen.measureText(shown).width;
   if (textWidth > room) return;
   if (!isSolid) {  // hatching makes letters hard to read
-    pen.fillStyle = theme.card;
+    pen.fillStyle = theme.panel;
     pen.fillRect(at + 4, y + 4, textWidth + 4, view.rowPx - 8);
   }
-  pen.fillStyle = isSolid ? theme.card : theme.text;
+  pen.fillStyle = isSolid ? theme.panel : theme.text;
   pen.fillText(shown, at + 6, y + view.rowPx / 2 + 0.5);
 }
 

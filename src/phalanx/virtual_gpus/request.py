@@ -64,7 +64,8 @@ def _read_gpu(gpu: Any, face: Face) -> GpuModel:
     if face == "virtual":
         if gpu is not None:
             raise UsageError(
-                f'virtual_devices: gpu is {gpu!r}, and devices of their own type are no model of a GPU; add face="cuda"'
+                f'virtual_devices: gpu is {gpu!r}, but only devices with face="cuda" can claim to be a GPU; '
+                'add face="cuda"'
             )
         return find_gpu_model(PLAIN, "gpu")
     return settings.virtual_gpu() if gpu is None else find_gpu_model(gpu, "virtual_devices: gpu")

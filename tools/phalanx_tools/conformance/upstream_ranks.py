@@ -18,7 +18,7 @@ from typing import Any
 
 from phalanx.launch.forked_ranks import ChildProcess, ForkedRanks, fork_rank
 from phalanx.launch.rank import Rank
-from phalanx.launch.shutdown import Steps
+from phalanx.launch.shutdown import Escalation
 from phalanx.launch.supervisor import Supervisor
 from phalanx.launch.world import open_world
 from phalanx.launch.world_watch import WorldWatch
@@ -54,7 +54,7 @@ class UpstreamRanks(Supervisor[Rank]):
     """
 
     # A rank that is asked with SIGUSR1 writes where it stands. Then it has the grace time to end.
-    after_failure: Steps = (None, signal.SIGUSR1, signal.SIGKILL)
+    after_failure: Escalation = (None, signal.SIGUSR1, signal.SIGKILL)
 
     def __init__(self, num_ranks: int, folder: Path, play: Callable[[int, Any], None]) -> None:
         """Every rank will call `play` with its number and a pipe to here, and exit with what that raises."""

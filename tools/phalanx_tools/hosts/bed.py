@@ -70,10 +70,10 @@ def hosts(
     """
     names = [f"host{index}" for index in range(number)]
     addresses = [f"{NETWORK_6}{index + 1:x}" if is_ipv6 else f"{NETWORK}.{index + 1}" for index in range(number)]
-    plan = {name: _hosts_file(name, names, addresses, has_loopback_names) for name in names}
+    files = {name: _hosts_file(name, names, addresses, has_loopback_names) for name in names}
     with contextlib.ExitStack() as stack:
         program = stack.enter_context(compile_switch())
-        switch_init, *inits = stack.enter_context(_keeper(plan))
+        switch_init, *inits = stack.enter_context(_keeper(files))
         switch = stack.enter_context(Switch.start(program, switch_init, parse_rate(rate), delay_us, number))
         for index, (init, address) in enumerate(zip(inits, addresses, strict=True)):
             switch.connect(index, init, f"{address}/64 nodad" if is_ipv6 else f"{address}/24")
@@ -108,9 +108,9 @@ def _hosts_file(own: str, names: list[str], addresses: list[str], has_loopback_n
 
 
 @contextlib.contextmanager
-def _keeper(plan: dict[str, str]) -> Iterator[list[int]]:
+def _keeper(files: dict[str, str]) -> Iterator[list[int]]:
     """Have a keeper start the switch and the hosts, and return the process ids of their inits."""
-    command = python_command("keeper", str(os.getpid()), json.dumps(plan))
+    command = python_command("keeper", str(os.getpid()), json.dumps(files))
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -91,7 +91,7 @@ class Host:
         return found
 
     def cut(self) -> None:
-        """Pull the cable. The host sees that its card has no carrier."""
+        """Pull the cable. The host sees that its interface has no carrier."""
         self.switch.order("cut", self.number)
 
     def mend(self) -> None:

@@ -23,17 +23,17 @@ _ALL = sum(kernel_calls.NAMESPACES.values())
 _CONTROL_GROUPS = "/sys/fs/cgroup"
 
 
-def main(owner: str, plan: str) -> None:
+def main(owner: str, hosts_files: str) -> None:
     """Start the switch and the hosts, print the process id of each, and wait for the end of the owner.
 
     Args:
         owner: The process id of the owner of the bed.
-        plan: In JSON, the text of /etc/hosts for each host, by the host's name.
+        hosts_files: In JSON, the text of /etc/hosts for each host, by the host's name.
     """
     watch = os.pidfd_open(int(owner))
     if os.getppid() != int(owner):  # the number may be another process's by now
         return
-    files: dict[str, str] = json.loads(plan)
+    files: dict[str, str] = json.loads(hosts_files)
     pids = [_start("", ""), *(_start(name, text) for name, text in files.items())]
     print(json.dumps(pids), flush=True)
     select.select([watch, sys.stdin], [], [])

@@ -1,4 +1,4 @@
-"""The switch between the hosts of a bed: the process of wire.c, in a network namespace of its own."""
+"""The switch between the hosts of a bed: the process of switch.c, in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-_SOURCE = Path(__file__).with_name("wire.c")
+_SOURCE = Path(__file__).with_name("switch.c")
 _ANSWER_S = 10.0
 # Each host by itself, so that a host may reach others through the bed only; the links need no IPv6.
 _SET_UP = """
@@ -24,13 +24,13 @@ link set eth0 up
 
 @contextlib.contextmanager
 def compile_switch() -> Iterator[str]:
-    """Compile wire.c and give the path of the program. No file of it outlives this process.
+    """Compile switch.c and give the path of the program. No file of it outlives this process.
 
     Raises:
         OSError: There is no C compiler, or it fails.
     """
     with tempfile.TemporaryDirectory(prefix="phalanx-hosts-") as folder:
-        program = Path(folder) / "wire"
+        program = Path(folder) / "switch"
         command = ["cc", "-O2", "-o", str(program), str(_SOURCE)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -76,7 +76,7 @@ class Switch:
                 process.kill()
 
     def connect(self, number: int, init: int, address: str) -> None:
-        """Plug a port in at a host, and give the host's card its address.
+        """Plug a port in at a host, and give the host's interface its address.
 
         Raises:
             OSError: It failed.

@@ -1,4 +1,4 @@
-"""Turn what a caller calls a device into a torch.device, and find the device type numbers stand for."""
+"""Turn what a caller calls a device into a torch.device, and find the device type that a number refers to."""
 
 from __future__ import annotations
 

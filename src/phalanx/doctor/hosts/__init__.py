@@ -52,7 +52,7 @@ def examine_hosts(
         try:
             paths = stack.enter_context(PathServer(address))
         except OSError as error:
-            advice = "Give the address of one of this host's network cards with --local-addr, or leave it out."
+            advice = "Give the address of one of this host's network interfaces with --local-addr, or leave it out."
             return [*own, Finding(_THIS, "own address", "problem", f"{address}: {error.strerror}", advice)]
         facts = gather_facts(name, address, paths.port, paths.word)
         try:

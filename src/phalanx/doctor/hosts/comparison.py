@@ -12,7 +12,7 @@ _HOSTS, _NETWORK = "Hosts", "Network"
 _MUST_BE_ALIKE = ("phalanx", "torch")
 _CLOCKS_S = 1.0
 _SLOW_TRIP_S = 2e-3  # a switch in one building takes less than 0.2 ms
-_SMALL_PART = 0.5  # of the rate that the card promises
+_SMALL_PART = 0.5  # of the rate that the interface promises
 _OPEN_PORTS = (
     "Let the hosts connect to each other at all ports: engines such as Gloo and NCCL listen at ports that the kernel "
     "chooses (/proc/sys/net/ipv4/ip_local_port_range)."
@@ -60,12 +60,13 @@ def _versions(hosts: Sequence[HostFacts], package: str) -> Finding:
 
 
 def _sizes_of_packets(hosts: Sequence[HostFacts]) -> Finding:
-    sizes = {host.card_mtu for host in hosts if host.card_mtu}
-    text = ", ".join(f"{host.card or '?'} of {host.name}: {host.card_mtu or '?'}" for host in hosts)
+    sizes = {host.interface_mtu for host in hosts if host.interface_mtu}
+    text = ", ".join(f"{host.interface or '?'} of {host.name}: {host.interface_mtu or '?'}" for host in hosts)
     if len(sizes) <= 1:
         return Finding(_HOSTS, "packet size", "ok", text)
     advice = (
-        "Give all network cards the same MTU (ip link set dev CARD mtu SIZE): large packets may be lost on the way."
+        "Give all network interfaces the same MTU (ip link set dev INTERFACE mtu SIZE): large packets may be lost on "
+        "the way."
     )
     return Finding(_HOSTS, "packet size", "note", text, advice)
 
@@ -80,12 +81,10 @@ def _path(source: HostFacts, target: HostFacts, path: Path) -> Finding:
             )
         return Finding(_NETWORK, subject, "problem", f"{target.name} {path.problem}", advice)
     text = f"round trip {_duration(path.trip_s)}, {_rate(path.bits_per_s)}"
-    promised = min(host.card_mbit * 1e6 for host in (source, target))
+    promised = min(host.interface_mbit * 1e6 for host in (source, target))
     if promised and path.bits_per_s < _SMALL_PART * promised:
-        text += f", and the cards promise {_rate(promised)}"
-        advice = (
-            "Measure again when nothing else uses the network and the hosts; then look at the cards and the switch."
-        )
+        text += f", and the interfaces promise {_rate(promised)}"
+        advice = "Measure again when nothing else uses the network and the hosts; then look at interfaces and switch."
         return Finding(_NETWORK, subject, "note", text, advice)
     if path.trip_s > _SLOW_TRIP_S:
         advice = "Small messages between these hosts are slow: use hosts that are close to each other, and wired."

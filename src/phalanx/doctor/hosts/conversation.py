@@ -1,4 +1,4 @@
-"""A link between two hosts that waits: one message after the other, each with a time limit."""
+"""A connection between two hosts that waits for one message after the other, each with a time limit."""
 
 from __future__ import annotations
 

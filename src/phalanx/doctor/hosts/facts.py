@@ -14,7 +14,7 @@ from phalanx.errors import UsageError
 from phalanx.launch.hosts.addresses import address_of_card
 
 _PACKAGES = ("phalanx", "torch", "numpy")
-_CARDS = Path("/sys/class/net")
+_INTERFACES = Path("/sys/class/net")
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class HostFacts:
         address: The address at which others reach it.
         port: The port at which it answers others, at that address.
         word: What others must say there first.
-        card: The network card that has the address, or "".
-        card_mbit: The speed that the card's driver tells; 0 if it does not.
-        card_mtu: The largest packet of the card; 0 if unknown.
+        interface: The network interface that has the address, or "".
+        interface_mbit: The speed that the interface's driver tells; 0 if it does not.
+        interface_mtu: The largest packet of the interface; 0 if unknown.
         machine: What only processes of the same machine and network have in common.
         versions: The versions of Python and of packages, "" for those that are missing.
     """
@@ -37,9 +37,9 @@ class HostFacts:
     address: str
     port: int
     word: str
-    card: str
-    card_mbit: int
-    card_mtu: int
+    interface: str
+    interface_mbit: int
+    interface_mtu: int
     machine: str
     versions: dict[str, str]
 
@@ -59,27 +59,27 @@ class HostFacts:
         Raises:
             UsageError: The value holds no such facts.
         """
-        kinds: dict[str, type] = dict.fromkeys(("name", "address", "word", "card", "machine"), str)
-        kinds |= dict.fromkeys(("port", "card_mbit", "card_mtu"), int) | {"versions": dict}
+        kinds: dict[str, type] = dict.fromkeys(("name", "address", "word", "interface", "machine"), str)
+        kinds |= dict.fromkeys(("port", "interface_mbit", "interface_mtu"), int) | {"versions": dict}
         if not isinstance(value, dict) or any(type(value.get(name)) is not kind for name, kind in kinds.items()):
-            raise UsageError("these are no facts about a host")
+            raise UsageError("the other host has not described itself as expected")
         if not all(isinstance(text, str) for text in value["versions"].values()):
-            raise UsageError("these are no facts about a host")
+            raise UsageError("the other host has not described itself as expected")
         return HostFacts(**{name: value[name] for name in kinds})
 
 
 def gather_facts(name: str, address: str, port: int, word: str) -> HostFacts:
     """Collect the facts about this host; none of it imports torch."""
-    card = _card_with(address)
+    interface = _interface_with(address)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return HostFacts(
         name,
         address,
         port,
         word,
-        card,
-        max(0, _read_number(card, "speed")),
-        max(0, _read_number(card, "mtu")),
+        interface,
+        max(0, _read_number(interface, "speed")),
+        max(0, _read_number(interface, "mtu")),
         f"{boot}:{os.stat('/proc/self/ns/net').st_ino}",
         {"Python": platform.python_version()} | {package: _version_of(package) for package in _PACKAGES},
     )
@@ -92,13 +92,13 @@ def _version_of(package: str) -> str:
         return ""
 
 
-def _card_with(address: str) -> str:
-    """Return the network card with an IPv4 address, or "" if none is found."""
-    return next((card for _, card in socket.if_nameindex() if address_of_card(card) == address), "")
+def _interface_with(address: str) -> str:
+    """Return the network interface with an IPv4 address, or "" if none is found."""
+    return next((interface for _, interface in socket.if_nameindex() if address_of_card(interface) == address), "")
 
 
-def _read_number(card: str, what: str) -> int:
+def _read_number(interface: str, what: str) -> int:
     try:
-        return int((_CARDS / card / what).read_text())
-    except (OSError, ValueError):  # no card, or its driver does not say
+        return int((_INTERFACES / interface / what).read_text())
+    except (OSError, ValueError):  # no interface, or its driver does not say
         return 0

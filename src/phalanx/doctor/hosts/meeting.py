@@ -251,11 +251,11 @@ def _is_of_this_host(endpoint: Endpoint, own: HostFacts) -> bool:
 
 def _facts_in(message: dict[str, object]) -> HostFacts:
     if message.get("kind") != "doctor":
-        raise UsageError("it is not phalanx doctor but phalanx run")
+        raise UsageError("phalanx run is running there, not phalanx doctor")
     return HostFacts.from_json(message.get("facts"))
 
 
 def _list_of(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise UsageError("the other end has sent something else than was agreed")
+        raise UsageError("the other host has not sent a list, as expected")
     return value

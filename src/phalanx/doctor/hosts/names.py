@@ -1,4 +1,4 @@
-"""What names stand for on this host."""
+"""Find out which addresses the names of hosts resolve to on this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.launch.hosts.addresses import Endpoint
 
 
 def look_up_endpoint(topic: str, endpoint: Endpoint, own_name: str) -> Finding:
-    """Find out whether the name of the place to meet stands for an address of the network."""
+    """Find out whether the name of the endpoint resolves to an address of the network."""
     subject = "name of endpoint"
     addresses = _addresses_of(endpoint.host)
     if not addresses:
@@ -28,7 +28,7 @@ def look_up_endpoint(topic: str, endpoint: Endpoint, own_name: str) -> Finding:
 
 
 def look_up_own_name(topic: str, own_name: str, own_address: str) -> Finding:
-    """Find out whether this host's own name stands for the address at which others reach it."""
+    """Find out whether this host's own name resolves to the address at which others reach it."""
     subject = "own name"
     addresses = _addresses_of(own_name)
     text = f"{own_name} is {', '.join(addresses) or 'unknown'}"

@@ -65,7 +65,7 @@ class Path:
 
 
 class PathServer:
-    """Answers other hosts that measure, on a thread, until it is left. Only who knows the word gets an answer.
+    """Answers other hosts that measure, on a thread, until it is left. It answers only hosts that know its word.
 
     Raises:
         OSError: The address is not one of this host.

@@ -1,1 +1,1 @@
-"""What moves bytes between hosts, one module per engine. None of them reduces, or knows what the bytes mean."""
+"""The wires, which move bytes between hosts: one module for each library. They know nothing about the bytes."""

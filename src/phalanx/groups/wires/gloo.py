@@ -1,4 +1,4 @@
-"""A wire over Gloo, by torch's process group objects: nothing is registered with torch.distributed.
+"""A wire that uses Gloo through torch's process group objects. It registers nothing with torch.distributed.
 
 Gloo's own ranks are the group's. It is asked for messages only, never for a collective.
 """

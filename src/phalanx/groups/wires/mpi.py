@@ -1,4 +1,4 @@
-"""A wire over MPI, by mpi4py, for ranks that mpiexec or srun has started. It is used if PHALANX_WIRE is mpi.
+"""A wire that uses MPI through mpi4py, for ranks that mpiexec or srun has started, if PHALANX_WIRE is mpi.
 
 It must be possible to call MPI from any thread. A message is waited for by asking again and again, because MPI can't
 leave a wait.

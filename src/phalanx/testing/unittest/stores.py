@@ -1,4 +1,4 @@
-"""Stores and devices through which ranks meet that a test makes by hand."""
+"""Stores and devices that a test makes by hand, through which its ranks meet."""
 
 from __future__ import annotations
 

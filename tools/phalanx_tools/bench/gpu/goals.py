@@ -80,8 +80,8 @@ def share_of_copy(case: Case, seconds: float, copy_bytes_per_s: float) -> float:
     return least_bytes(case) / seconds / copy_bytes_per_s
 
 
-def verdict(case: Case, seconds: float, gloo_s: float | None, copy_bytes_per_s: float) -> str:
-    """Judge a row: "" when nothing is asked, "ok", or what is missed."""
+def compare_with_goal(case: Case, seconds: float, gloo_s: float | None, copy_bytes_per_s: float) -> str:
+    """Compare a row with its goal: "" when nothing is asked, "ok", or what is missed."""
     goal = goal_of(case)
     if goal is None:
         return ""

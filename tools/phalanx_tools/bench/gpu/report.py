@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx_tools.bench.cases import Case, Sample
-from phalanx_tools.bench.gpu.goals import KIB, MIB, least_bytes, share_of_copy, verdict
+from phalanx_tools.bench.gpu.goals import KIB, MIB, compare_with_goal, least_bytes, share_of_copy
 
 HEAD = (
     f"{'operation':<15}{'ranks':>5}{'size':>9}{'phalanx us':>12}{'via torch us':>14}{'gloo us':>12}"
@@ -47,7 +47,7 @@ def line_of(samples: Sequence[Sample], copy_bytes_per_s: float) -> str:
 def judge(case: Case, times: dict[str, float], copy_bytes_per_s: float) -> str:
     """Judge phalanx's own calls against the goals."""
     ours = times.get("phalanx")
-    return "not measured" if ours is None else verdict(case, ours, times.get("gloo"), copy_bytes_per_s)
+    return "not measured" if ours is None else compare_with_goal(case, ours, times.get("gloo"), copy_bytes_per_s)
 
 
 def to_gpu_rows(samples: Sequence[Sample], copy_bytes_per_s: float) -> list[dict[str, Any]]:

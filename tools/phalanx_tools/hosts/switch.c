@@ -1,7 +1,7 @@
-// A switch in user space. Each port is a TAP device, whose other side is the network card of a host in the bed. The link
+// A switch in user space. Each port is a TAP device, whose other side is the network interface of a host in the bed. The link
 // between a host and the switch has a rate and a one-way delay in each direction, and can be cut or made to lose packets.
 //
-//     wire BITS_PER_S DELAY_US DEVICE...
+//     switch BITS_PER_S DELAY_US DEVICE...
 //
 // makes the devices in its own network namespace and prints "ready". It then obeys one command per line of its standard
 // input, and answers each with one line:
@@ -14,7 +14,7 @@
 //
 // The devices hand over TCP segments of up to 64 KiB before they are divided (TUN_F_TSO4), so one core carries several
 // Gbit/s. A frame that the host has to keep back stays in the host's own queue: the switch does not read a device whose
-// link is still busy with the last frame. So TCP sees the rate as back-pressure, as with a real card.
+// link is still busy with the last frame. So TCP sees the rate as back-pressure, as with real hardware.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -76,7 +76,7 @@ static int64_t now_ns(void) {
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The host finds the rate where it finds that of a real card: in /sys/class/net/eth0/speed.
+// The host finds the rate where it finds that of a real interface: in /sys/class/net/eth0/speed.
 static void tell_speed(const char* name, double bits_per_s) {
   struct ethtool_cmd settings = {.cmd = ETHTOOL_SSET, .duplex = DUPLEX_FULL, .autoneg = AUTONEG_DISABLE};
   ethtool_cmd_speed_set(&settings, (uint32_t)(bits_per_s / 1e6));
@@ -153,7 +153,7 @@ static Frame* remove_first(Port* port) {
 static void deliver_to(Port* to) {
   while (to->first != NULL && to->first->due <= now_ns()) {
     Frame* frame = remove_first(to);
-    // A host that has not switched its card on, or has no memory, loses the frame.
+    // A host that has not switched its interface on, or has no memory, loses the frame.
     if (!is_dead(to) && write(to->device, frame->data, frame->length) == frame->length)
       to->received += frame->length - kVirtioHeader;
     free(frame);
@@ -234,7 +234,7 @@ static void run_ahead_of_others(void) {
 
 int main(int num_arguments, char** arguments) {
   if (num_arguments < 4 || num_arguments > 3 + kMaxPorts) {
-    fprintf(stderr, "usage: wire BITS_PER_S DELAY_US DEVICE... (%d devices at most)\n", kMaxPorts);
+    fprintf(stderr, "usage: switch BITS_PER_S DELAY_US DEVICE... (%d devices at most)\n", kMaxPorts);
     return 2;
   }
   ns_per_byte = 8e9 / atof(arguments[1]);

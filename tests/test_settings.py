@@ -14,10 +14,13 @@ from phalanx.settings import (
     environment_without_set_up,
     full_trace,
     hides_gpus,
+    is_on_one_host,
+    master_address,
     races,
     read_placement,
     read_settings,
     record_folder,
+    slurm_master,
     stood_in_for,
     torch_threads,
     virtual_gpu,
@@ -95,6 +98,30 @@ def test_openmpi_places_by_namespace() -> None:
 
 def test_mpich_places_by_the_parent_process() -> None:
     assert read_placement({"PMI_RANK": "4", "PMI_SIZE": "5"}, parent=99) == AssignedRank(4, 5, "pmi:99:5")
+
+
+_STEP = {
+    "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "4", "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[01-03,7]",
+}  # fmt: skip
+
+
+def test_ranks_of_srun_meet_at_the_first_node() -> None:
+    assert slurm_master(_STEP) == {"MASTER_ADDR": "node01", "MASTER_PORT": "24711"}
+    assert master_address(_STEP) == "node01:24711"
+    assert master_address({**_STEP, "SLURM_STEP_ID": "1"}) == "node01:24808"
+    assert master_address({**_STEP, "MASTER_ADDR": "other", "MASTER_PORT": "1"}) == "other:1"
+    assert is_on_one_host(_STEP) is False
+    assert is_on_one_host({**_STEP, "SLURM_STEP_NUM_NODES": "1"}) is True
+    assert slurm_master({**_STEP, "RANK": "0"}) == {}  # a launcher that srun has started has set it
+
+
+def test_an_error_about_the_meeting_place_says_what_is_not_set() -> None:
+    step = {name: value for name, value in _STEP.items() if name != "SLURM_STEP_NODELIST"}
+    with pytest.raises(UsageError, match="not set: MASTER_ADDR and MASTER_PORT, nor does Slurm say it in SLURM_STEP_N"):
+        master_address(step)
+    with pytest.raises(UsageError, match="not set: MASTER_PORT\n"):
+        master_address({"MASTER_ADDR": "node0"})
 
 
 def test_placement_from_srun_needs_a_step_with_several_tasks() -> None:

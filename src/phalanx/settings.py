@@ -159,7 +159,7 @@ def read_placement(environment: Mapping[str, str] = os.environ, parent: int | No
         return _placement(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", meeting, marks)
     if "PMI_RANK" in environment:
         return _placement(environment, "PMI_RANK", "PMI_SIZE", f"pmi:{job}")
-    if int_of(environment, "SLURM_STEP_NUM_TASKS") > 1 and "SLURM_PROCID" in environment:
+    if is_slurm_rank(environment):
         step = f"slurm:{environment.get('SLURM_JOB_ID')}.{environment.get('SLURM_STEP_ID')}"
         return _placement(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", step)
     if "PMIX_RANK" in environment:
@@ -177,7 +177,15 @@ def is_on_one_host(environment: Mapping[str, str] = os.environ) -> bool | None:
     for size, local_size in names:
         if environment.get(size) and environment.get(local_size):
             return environment[size] == environment[local_size]
+    if is_slurm_rank(environment) and int_of(environment, "SLURM_STEP_NUM_NODES") > 0:
+        return int_of(environment, "SLURM_STEP_NUM_NODES") == 1
     return None
+
+
+def is_slurm_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether srun has started this process as one of several tasks, and nobody has started ranks below it."""
+    is_placed = any(name in environment for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    return not is_placed and "SLURM_PROCID" in environment and int_of(environment, "SLURM_STEP_NUM_TASKS") > 1
 
 
 def wire(environment: Mapping[str, str] = os.environ) -> Literal["gloo", "mpi"]:
@@ -192,19 +200,36 @@ def wire(environment: Mapping[str, str] = os.environ) -> Literal["gloo", "mpi"]:
     return "mpi" if name == "mpi" else "gloo"
 
 
+def has_torch_placement(environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether RANK or WORLD_SIZE is set, from which torch reads the place of this rank."""
+    return "RANK" in environment or "WORLD_SIZE" in environment
+
+
 def master_address(environment: Mapping[str, str] = os.environ) -> str:
-    """Return where torch's store is, as MASTER_ADDR:MASTER_PORT.
+    """Return where torch's store is, as MASTER_ADDR:MASTER_PORT; under srun, by default a port of the first node.
 
     Raises:
         UsageError: The variables are not set.
     """
-    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    known = {**slurm_master(environment), **environment}
+    names = ("MASTER_ADDR", "MASTER_PORT")
+    address, port = (known.get(name, "") for name in names)
     if not address or not port:
+        missing = " and ".join(name for name in names if not known.get(name))
+        also = ", nor does Slurm say it in SLURM_STEP_NODELIST" if is_slurm_rank(environment) else ""
         raise UsageError(
-            "ranks on several hosts need a place to meet\n"
+            f"ranks on several hosts need a place to meet; not set: {missing}{also}\n"
             "  do       set MASTER_ADDR and MASTER_PORT, or start the ranks with phalanx run --nnodes or torchrun"
         )
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def slurm_master(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return MASTER_ADDR and MASTER_PORT for ranks that srun has started: the first node, and a port of the step."""
+    hosts = environment.get("SLURM_STEP_NODELIST", "")
+    if not hosts or not is_slurm_rank(environment):
+        return {}
+    return {"MASTER_ADDR": first_slurm_host(hosts), "MASTER_PORT": str(_slurm_port(environment))}
 
 
 def has_agent_store(environment: Mapping[str, str] = os.environ) -> bool:
@@ -478,7 +503,7 @@ class SlurmStep:
         num_hosts: How many nodes the step has.
         number: The number of this node in it.
         first_host: The name of its first node.
-        port: A port that depends on the job.
+        port: A port that depends on the job and the step.
     """
 
     job: str
@@ -504,9 +529,13 @@ def slurm_step(environment: Mapping[str, str] = os.environ) -> SlurmStep | None:
             f"this step of Slurm has {tasks} tasks on {nodes} nodes, and phalanx run starts all ranks of a node\n"
             "  do       give srun --ntasks-per-node=1, and phalanx run the number of ranks (-n)"
         )
-    digits = "".join(filter(str.isdecimal, job)) or "0"
-    port = 20000 + int(digits) % 10000
-    return SlurmStep(f"{job}.{step}", int(nodes), int(number), first_slurm_host(hosts), port)
+    return SlurmStep(f"{job}.{step}", int(nodes), int(number), first_slurm_host(hosts), _slurm_port(environment))
+
+
+def _slurm_port(environment: Mapping[str, str]) -> int:
+    """Return a port that steps of a job, and jobs that begin at the same time, hardly share."""
+    job = int("".join(filter(str.isdecimal, environment.get("SLURM_JOB_ID", ""))) or "0")
+    return 20000 + (job + 97 * int_of(environment, "SLURM_STEP_ID")) % 10000
 
 
 def first_slurm_host(hosts: str) -> str:

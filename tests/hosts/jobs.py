@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,12 @@ class Launcher:
         return self.file.read_text(errors="replace")
 
 
+def phalanx_run(host: Host, num_hosts: int, num_ranks: int) -> list[str]:
+    """Return the command that starts the ranks of a host, up to the options of the test."""
+    where = ["--nnodes", str(num_hosts), "--rdzv-endpoint", "host0:29500", "--node-rank", str(host.number)]
+    return [*_RUN, *where, "-n", str(num_ranks)]
+
+
 @dataclass
 class HostsJob:
     """A job over all hosts of a bed. At the end of the block, the launchers are killed."""
@@ -42,6 +48,7 @@ class HostsJob:
     ranks: Sequence[int] = (2, 2)
     options: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    command: Callable[[Host, int, int], list[str]] = phalanx_run
     launchers: list[Launcher] = field(default_factory=list)
 
     def __enter__(self) -> HostsJob:
@@ -53,12 +60,11 @@ class HostsJob:
     def start(self, host: Host, num_ranks: int) -> Launcher:
         """Start the launcher of a host."""
         file = Path(self._folder.name) / f"{host.name}-{len(self.launchers)}"
-        where = ["--nnodes", str(len(self.bed)), "--rdzv-endpoint", "host0:29500", "--node-rank", str(host.number)]
         own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PHALANX_JOB_TOKEN": "of the tests"}
         environment = os.environ | own | self.environment
         with file.open("w") as output:
             process = host.start(
-                *_RUN, *where, "-n", str(num_ranks), *self.options, *self.program,
+                *self.command(host, len(self.bed), num_ranks), *self.options, *self.program,
                 stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
             )  # fmt: skip
         self.launchers.append(Launcher(host, process, file))

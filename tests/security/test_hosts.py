@@ -15,7 +15,9 @@ _SPEAK_TO_OTHER_HOSTS = [
     _FOLDER / "launch/rank_server.py",
     _FOLDER / "launch/agent_line.py",
     _FOLDER / "launch/job_hosts.py",
-    _FOLDER / "jobs/answers.py",
+    _FOLDER / "launch/answers.py",
+    _FOLDER / "launch/watcher.py",
+    _FOLDER / "groups/host_watch.py",
     _FOLDER / "torch_backend/hosts_store.py",
 ]
 

@@ -24,6 +24,7 @@ from phalanx.launch.world import WORLD_NAME
 from phalanx.settings import (
     has_agent_store,
     is_on_one_host,
+    job_attempt,
     job_desk,
     job_id,
     job_token,
@@ -77,12 +78,12 @@ def _connect_hosts(name: str, timeout_s: float) -> LocalGroup:
     return join_job(
         PrefixedBoard(board, f"connect/{number}/"),
         placement.rank,
-        placement.size,
         name=name,
         timeout_s=timeout_s,
         ranks=range(placement.size),
         reached_from=endpoint.host,
         table=table,
+        is_world=True,
     )
 
 
@@ -94,7 +95,9 @@ def _store_board(rank: int, size: int) -> StoreBoard:
     is_master = rank == 0 and not has_agent_store()
     store_type: Any = distributed.TCPStore  # type: ignore[attr-defined]
     store = store_type(endpoint.host, endpoint.port, size, is_master, wait_for_workers=False)
-    return StoreBoard(store, Seal(job_token(), job_id()))
+    # torchrun's store lives on when the ranks are started again.
+    attempt = distributed.PrefixStore(f"phalanx/attempt/{job_attempt()}", store)  # type: ignore[attr-defined]
+    return StoreBoard(attempt, Seal(job_token(), job_id()))
 
 
 def connect_locally(*, timeout_s: Timeout = None, name: str = WORLD_NAME) -> LocalGroup:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import UsageError
+from phalanx.groups.roll_call import RollCall
 
 if TYPE_CHECKING:
     from phalanx.launch.board import Board
@@ -76,7 +77,9 @@ class HostTable:
         return HostTable(tuple(tuple(host) for host in value))
 
 
-def find_hosts(board: Board, rank: int, size: int, timeout_s: float) -> HostTable:
+def find_hosts(
+    board: Board, rank: int, size: int, timeout_s: float, *, title: str = "the group of all ranks"
+) -> HostTable:
     """Find out which ranks share a host. Every rank must call it, and all get the same table.
 
     Each rank listens at an address that nobody can guess before it puts it on the board. So a refused connection is an
@@ -87,6 +90,7 @@ def find_hosts(board: Board, rank: int, size: int, timeout_s: float) -> HostTabl
         rank: The number of this rank.
         size: The number of ranks.
         timeout_s: How long to wait for the other ranks.
+        title: What errors call the group.
 
     Raises:
         OperationTimeoutError: A rank did not come in time.
@@ -94,7 +98,8 @@ def find_hosts(board: Board, rank: int, size: int, timeout_s: float) -> HostTabl
     address = secrets.token_hex(16)
     with _listening(address, size):
         board.set(f"host/card/{rank}", f"{_surroundings()}|{address}")
-        cards = [card.rpartition("|") for card in board.get_many([f"host/card/{r}" for r in range(size)], timeout_s)]
+        texts = RollCall(title).read(board, {r: f"host/card/{r}" for r in range(size)}, timeout_s)
+        cards = [texts[r].rpartition("|") for r in range(size)]
         # To look at the surroundings first saves attempts. It also makes the relation symmetric: a process outside a
         # container may see those inside, which don't see it.
         near = [r for r in range(rank) if cards[r][0] == cards[rank][0]]

@@ -26,6 +26,7 @@ from phalanx.groups.host_messages import HostMessages
 from phalanx.groups.host_words import ELSEWHERE, HostWords
 from phalanx.groups.hosts import HostTable, PrefixedBoard
 from phalanx.groups.regrouping import create_for, gathering_of
+from phalanx.groups.roll_call import RollCall
 from phalanx.groups.shared_memory import LATE, SharedMemoryGroup
 from phalanx.groups.surviving import agree_on_survivors
 from phalanx.groups.wires.wire import Wire
@@ -121,7 +122,8 @@ class HybridGroup(SharedMemoryGroup):
         if not members:
             return None
         own = self._name_of_split(members, _key_of("split", members))
-        return self._regroup_over_hosts("split", members, name or own, timeout_s)
+        title = f"split {','.join(map(str, members))}"
+        return self._regroup_over_hosts("split", members, name or own, timeout_s, title)
 
     def split_by_color(  # type: ignore[override]
         self, color: int | None, key: int = 0, *, name: str | None = None, timeout_s: Timeout = None
@@ -136,7 +138,8 @@ class HybridGroup(SharedMemoryGroup):
             return None
         members = sorted((its_key, rank) for rank, (its_color, its_key) in enumerate(table) if its_color == color)
         ordered = [rank for _, rank in members]
-        return self._regroup_over_hosts("color", ordered, name or f"{self.name}:color:{color}", timeout_s)
+        own = f"{self.name}:color:{color}"
+        return self._regroup_over_hosts("color", ordered, name or own, timeout_s, f"split_by_color {color}")
 
     def merge(self, place: str, size: int, *, name: str | None = None, timeout_s: Timeout = None) -> NoReturn:
         """Refuse: groups over hosts have no common place.
@@ -264,7 +267,9 @@ class HybridGroup(SharedMemoryGroup):
         """Serve send and recv with a rank of another host."""
         return self._messages.start(operation, tensor, peer, tag, timeout_s, is_async)
 
-    def _regroup_over_hosts(self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout) -> LocalGroup:
+    def _regroup_over_hosts(
+        self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout, title: str
+    ) -> LocalGroup:
         limit = seconds_of(timeout_s, self.timeout_s)
         # Only the members count, so their list is a part of the key: ranks that are in other groups count other calls.
         key = _key_of(kind, members)
@@ -277,9 +282,32 @@ class HybridGroup(SharedMemoryGroup):
             timeout_s=limit,
             ranks=members,
             make_wire=self._make_wire,
+            roll=RollCall(f'{title} of group "{self.name}"', self._checking(title)),
         )
         group.watch(self)
         return group
+
+    def _checking(self, operation: str) -> Callable[[], None]:
+        """Return a function that raises if this group has broken since: then not all members will come."""
+        was_broken = self.fault() is not None
+
+        def check() -> None:
+            fault = None if was_broken else self.fault()
+            if fault is not None:
+                culprit = ELSEWHERE if fault.text.startswith("host ") else fault.culprit
+                raise self.explain_trouble(
+                    Trouble(
+                        fault.kind,
+                        operation,
+                        culprit=culprit,
+                        reporter=fault.reporter,
+                        text=fault.text,
+                        is_fatal=True,
+                        timeout_s=self.timeout_s,
+                    )
+                )
+
+        return check
 
 
 class _Helper:
@@ -323,6 +351,7 @@ def join_over_hosts(
     timeout_s: float,
     ranks: Sequence[int],
     make_wire: WireMaker,
+    roll: RollCall | None = None,
 ) -> SharedMemoryGroup:
     """Meet the other ranks, and return a group of all of them: over shared memory only if they are all on one host.
 
@@ -334,6 +363,7 @@ def join_over_hosts(
         timeout_s: How long to wait for the other ranks, here and in the group's operations.
         ranks: The number of each member in the parent group.
         make_wire: Makes the wire between hosts.
+        roll: What errors say if a rank does not come.
 
     Raises:
         OperationTimeoutError: Not every rank came in time.
@@ -341,6 +371,9 @@ def join_over_hosts(
     """
     host = table.host_of(rank)
     here = table.hosts[host]
+    came = {each: f"came/{number}" for number, each in enumerate(ranks)}
+    board.set(f"came/{rank}", "")
+    (roll or RollCall(f'group "{name}"')).read(board, came, timeout_s)
     if rank == here[0]:
         board.set(f"place/{host}", secrets.token_hex(16))
     place = board.get(f"place/{host}", timeout_s)

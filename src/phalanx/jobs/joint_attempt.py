@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from phalanx.engine import GroupSegment
 from phalanx.errors import OperationTimeoutError
-from phalanx.jobs.answers import answer_question
 from phalanx.jobs.attempt import Attempt
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
 from phalanx.jobs.other_hosts import OtherHosts
 from phalanx.jobs.rank import JobRank
 from phalanx.jobs.summary import describe_failure
+from phalanx.launch.answers import answer_question
 from phalanx.launch.disagreement import Disagreement
 from phalanx.launch.hosts.access import keep_access
 from phalanx.launch.hosts.addresses import parse_endpoint
@@ -49,7 +49,7 @@ class JointAttempt(Attempt):
     def listening(self) -> Iterator[None]:
         """Hear the other hosts, answer their questions, and let `phalanx diagnose` ask them."""
         start = self._start_told
-        self._others.answer = lambda what: answer_question(what, self.ranks, self.watch, self._host.record.view)
+        self._others.answer = self._answer
         self.loop.on(self._others.fileno(), self._hear_others)
         self._note_verdict()
         with keep_access(parse_endpoint(start.place), start.token, start.hosts.number):
@@ -97,6 +97,12 @@ class JointAttempt(Attempt):
                 words_at = float("inf")
                 self._view.say("phalanx run: the ranks of this host are done; waiting for those of the other hosts")
             self._turn()
+
+    def _answer(self, what: object) -> object:
+        self.watch.look(self.ranks)
+        running = [rank.pid for rank in self.ranks if rank.is_running]
+        groups = self.watch.groups_to_describe()
+        return answer_question(what, groups, running, self._host.record.view, self.ranks[0].number)
 
     def _is_ended_on_purpose(self) -> bool:
         return self._outcome.kind in ("signal", "timeout")

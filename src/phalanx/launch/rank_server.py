@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from phalanx.errors import PhalanxError
 from phalanx.launch.board import nobody_wrote
 from phalanx.launch.context import current_context
-from phalanx.launch.hosts.addresses import parse_endpoint
+from phalanx.launch.hosts.addresses import Endpoint, parse_endpoint
 from phalanx.launch.hosts.client import ServerClient
 from phalanx.settings import job_attempt, job_desk, job_token
 
 _KEPT_AS = "rendezvous server"
+# The server that the watchers of this job meet at, if torchrun, mpiexec or srun has started its ranks.
+_watching: list[ServerClient] = []
 
 
 class ServerBoard:
@@ -74,12 +76,17 @@ def job_board() -> ServerBoard | None:
     return None if client is None else ServerBoard(client, f"{job_attempt()}/board/")
 
 
+def set_watching_server(place: Endpoint, token: str) -> None:
+    """Note where the watchers of this job have met."""
+    _watching[:] = [ServerClient(place, token)]
+
+
 def ask_hosts(what: dict[str, object], timeout_s: float) -> list[tuple[int, object]]:
-    """Ask the launchers of all hosts something; return the numbers and the answers of the hosts that answer in time.
+    """Ask the launchers or watchers of all hosts something; return number and answer of each host that answers in time.
 
     It raises nothing, because its caller has a worse error to report.
     """
-    client = rendezvous_server()
+    client = rendezvous_server() or next(iter(_watching), None)
     if client is None:
         return []
     try:

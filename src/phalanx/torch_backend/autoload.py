@@ -41,18 +41,23 @@ def register_backend(name: str, create: Callable[..., Any], devices: list[str], 
 
 
 def _serve_env_rendezvous() -> None:
-    """Let init_method env:// find the store of phalanx's launcher. torch has no function that replaces a method."""
+    """Let init_method env:// read what launchers say.
+
+    torch has no function that replaces a method.
+    """
     handlers = "torch.distributed.rendezvous._rendezvous_handlers"
     torchs_own: Callable[..., Iterator[Any]] = patches.find(handlers)["env"]
 
     def meet(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
         if settings.private_store() is None:
-            return torchs_own(url, timeout=timeout, **options)
+            from phalanx.torch_backend.other_launchers import complete_url
+
+            return torchs_own(complete_url(url), timeout=timeout, **options)
         from phalanx.torch_backend.private_store import meet_through_environment
 
         return meet_through_environment(url, timeout)
 
-    why = "init_method env:// finds the store of phalanx's launcher"
+    why = "init_method env:// finds the store of phalanx's launcher, and the ranks of mpiexec and srun"
     patches.Patches("torch is imported").set_item(handlers, "env", meet, why)
 
 

@@ -40,7 +40,9 @@ def create(options: Any, backend_options: Any) -> PhalanxProcessGroup:
         raise UsageError(f"phalanx has no pg_options; got {type(backend_options).__name__}. Leave pg_options out")
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     store, name = options.store, options.group_id
-    group = join_group(store, options.group_rank, options.group_size, options.timeout, ranks=ranks, name=name)
+    is_world = not options.global_ranks_in_group
+    rank, size = options.group_rank, options.group_size
+    group = join_group(store, rank, size, options.timeout, ranks=ranks, name=name, is_world=is_world)
     return PhalanxProcessGroup(group, store, name=name)
 
 
@@ -66,7 +68,14 @@ def create_for_dist2(
 
 
 def join_group(
-    store: Store, rank: int, size: int, timeout: timedelta, *, ranks: Sequence[int], name: str
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    *,
+    ranks: Sequence[int],
+    name: str,
+    is_world: bool = False,
 ) -> LocalGroup:
     """Meet the other ranks of a store and return the engine's group.
 
@@ -82,11 +91,11 @@ def join_group(
         return join_job(
             open_board(store, rank),
             rank,
-            size,
             name=name or "default",
             timeout_s=limit,
             ranks=ranks,
             reached_from=where,
+            is_world=is_world,
         )
     place = functools.partial(agree_on_place, store, rank, timeout)
     crowd = max(size, dist.get_world_size() if dist.is_initialized() else 1)

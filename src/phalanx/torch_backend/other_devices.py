@@ -1,7 +1,8 @@
 """Groups that serve several kinds of devices, such as "cpu:phalanx,cuda:nccl": each kind goes to its own engine.
 
 torch uses a ProcessGroup written in Python for all devices and drops the backends that it made for the other devices.
-So the engines of those devices are made here, when the first tensor of such a device arrives.
+So the engines of those devices are made here, when the first tensor of such a device arrives. So is the NCCL engine of
+a plain "phalanx" group over several hosts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from phalanx.torch_backend import versions
+from phalanx.torch_backend import nccl_over_hosts, versions
 from phalanx.torch_backend.future import pending_futures
+from phalanx.torch_backend.meeting_places import open_board
 from phalanx.torch_backend.naming import NamedGroup
 from phalanx.torch_backend.untyped import Store, dist
 
@@ -37,8 +39,9 @@ def routed(method: Method) -> Method:
             pending_futures.await_own()  # first: a callback may make the engine
         device = _first_device(args)
         engine = others.engine_for(device) if device is not None else None
-        if engine is None:
+        if engine is None or device is None:
             return method(self, *args, **kwargs)
+        others.check_gpus(device, args[1] if name in _MESSAGES and len(args) > 1 else None)
         return getattr(engine, name if hasattr(engine, name) else versions.OLD_NAMES[name])(*args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -68,6 +71,8 @@ class OtherDevices:
         self._own_types = tuple(device_types)
         self._names: dict[str, str] | None = None  # the backend's name for each device type
         self._is_mixed = False
+        self._has_nccl = False  # for CUDA tensors, beside the backends that torch knows of
+        self._gpus: nccl_over_hosts.GpuRoll | None = None
         self.is_known_alone = False  # True once is_empty() can't change; every operation reads it
         self._engines: dict[str, Any] = {}
 
@@ -79,8 +84,10 @@ class OtherDevices:
 
     def is_served(self, device_type: str) -> bool:
         """Tell whether phalanx serves a device: by this group, or by an engine that stands in for its backend."""
-        own = self._group._backend_name
-        return self._read_names().get(device_type) == own or isinstance(self._engines.get(device_type), NamedGroup)
+        own, names = self._group._backend_name, self._read_names()
+        if self._has_nccl and device_type == nccl_over_hosts.KIND:
+            return False
+        return names.get(device_type) == own or isinstance(self._engines.get(device_type), NamedGroup)
 
     def names(self) -> dict[str, str]:
         """Return the backend's name for each device type that the group serves."""
@@ -106,11 +113,33 @@ class OtherDevices:
             RuntimeError: The group does not serve this device.
         """
         name = self._read_names().get(device.type)
+        if self._has_nccl and device.type == nccl_over_hosts.KIND and torch.cuda.is_available():
+            name = nccl_over_hosts.NAME
         if name is None or name == self._group._backend_name:
             return None  # our own engine says what is wrong with a device that nobody serves
         if device.type not in self._engines:
             self._engines[device.type] = self._make(device.type, name)
         return self._engines[device.type]
+
+    def check_gpus(self, device: torch.device, peer: int | None) -> None:
+        """Check that ranks of a call do not share a GPU, if NCCL serves GPUs that were to be phalanx's.
+
+        Args:
+            device: The device of the tensors.
+            peer: The other rank of a message; None if all ranks make the call.
+
+        Raises:
+            UsageError: Ranks share a GPU.
+            OperationTimeoutError: A rank did not come.
+        """
+        if not self._has_nccl or device.type != nccl_over_hosts.KIND:
+            return
+        rank, group = self._group.rank(), self._group._group
+        if self._gpus is None:
+            board = open_board(dist.PrefixStore("phalanx/gpus/", self._store), rank)
+            self._gpus = nccl_over_hosts.GpuRoll(board, group.name, rank, group.timeout_s)
+        others = range(self._group.size()) if peer is None else [peer]
+        self._gpus.check(nccl_over_hosts.own_gpu(device), others)
 
     def backend_for(self, device: torch.device) -> Any:
         """Return what torch calls the backend of a device.
@@ -144,7 +173,9 @@ class OtherDevices:
             self._names = dict(part.split(":", 1) for part in str(text).split(",") if ":" in part)
             if own not in self._names.values():
                 self._names.setdefault("cpu", own)
-            self._is_mixed = len(set(self._names.values())) > 1
+            of_cuda = self._names.get(nccl_over_hosts.KIND)
+            self._has_nccl = nccl_over_hosts.concerns(self._group._group, of_cuda, own)
+            self._is_mixed = self._has_nccl or len(set(self._names.values())) > 1
             self.is_known_alone = not self._is_mixed
         return self._names
 

@@ -10,6 +10,7 @@ import pytest
 from phalanx.errors import UsageError
 from phalanx.groups import hosts
 from phalanx.groups.hosts import HostTable, find_hosts
+from phalanx.launch.board import nobody_wrote
 
 
 class _Board:
@@ -29,7 +30,8 @@ class _Board:
 
     def get_many(self, keys: Sequence[str], timeout_s: float) -> list[str]:
         with self._changed:
-            assert self._changed.wait_for(lambda: all(key in self._texts for key in keys), timeout_s)
+            if not self._changed.wait_for(lambda: all(key in self._texts for key in keys), timeout_s):
+                raise nobody_wrote(keys, timeout_s)
             return [self._texts[key] for key in keys]
 
     def add(self, key: str, amount: int = 1) -> int:
@@ -39,7 +41,7 @@ class _Board:
 def _find(size: int) -> list[HostTable]:
     board, found = _Board(), dict[int, HostTable]()
     threads = [
-        threading.Thread(target=lambda rank=rank: found.update({rank: find_hosts(board, rank, size, 10)}))
+        threading.Thread(target=lambda rank=rank: found.update({rank: find_hosts(board, rank, size, 60)}))
         for rank in range(size)
     ]
     for thread in threads:

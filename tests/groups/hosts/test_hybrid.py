@@ -191,6 +191,21 @@ def test_a_late_rank_is_named_on_all_hosts(tmp_path: Path) -> None:
     run_on_pretended_hosts(body, tmp_path)
 
 
+@pytest.mark.parametrize("late", [2, 3])  # the first rank of its host, for which its neighbour waits; and another
+def test_a_split_names_the_member_that_does_not_come(late: int, tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        if group.rank != late:
+            with pytest.raises(OperationTimeoutError) as raised:
+                group.split([0, 1, 2, 3], timeout_s=0.3)
+            text = str(raised.value)
+            assert text.startswith('split 0,1,2,3 of group "world": timed out after 0.3 s; '), text
+            assert f"; rank {late} did not come\n" in text, text
+            assert raised.value.culprits == (late,)
+        group.barrier()
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
 def test_an_abort_is_told_to_all_hosts(tmp_path: Path) -> None:
     def body(group: HybridGroup) -> None:
         group.barrier()

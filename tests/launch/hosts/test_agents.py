@@ -203,6 +203,34 @@ def test_a_host_that_is_lost_before_a_restart_is_named(killed: int) -> None:
         assert len(hosts[1 - killed].of_kind("verdict")) == 1
 
 
+def test_a_host_may_leave_when_its_ranks_have_ended_well() -> None:
+    with agents() as start:
+        hosts = [start()]
+        await_kind("say", *hosts)
+        hosts += [start()]
+        await_kind("start", *hosts)
+        hosts[1].client.tell_ended(0)
+        hosts[1].client.close()
+        hosts[0].client.tell_ended(0)
+        await_kind("over", hosts[0])
+        assert not hosts[0].of_kind("verdict")
+
+
+def test_the_host_of_the_server_takes_the_watch_with_it_when_its_ranks_have_ended_well() -> None:
+    with agents() as start:
+        hosts = [start()]
+        await_kind("say", *hosts)
+        hosts += [start()]
+        await_kind("start", *hosts)
+        hosts[0].client.tell_ended(0)
+        closing = threading.Thread(target=hosts[0].client.close)
+        closing.start()
+        await_kind("over", hosts[1])
+        assert not hosts[1].of_kind("verdict")
+        hosts[1].client.close()
+        closing.join()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [0, 1], ids=["the server's host", "another host"])
 def test_a_silent_host_is_named_after_three_seconds(stopped: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from phalanx.errors import UsageError
 from phalanx.launch.hosts.addresses import Endpoint, parse_endpoint
-from phalanx.launch.hosts.cards import HostCard, JobHosts, RefusedHostError, Seats, missing_numbers
+from phalanx.launch.hosts.cards import HostCard, JobHosts, RefusedHostError, Seats, host_title, missing_numbers
 from phalanx.launch.hosts.waiting_words import Command, describe_missing, describe_no_server
 from phalanx.settings import first_slurm_host, slurm_step
 
@@ -20,6 +21,12 @@ def card(name: str = "node0", number: int | None = None, **changes: object) -> H
 
 def test_a_card_survives_json() -> None:
     assert HostCard.from_json(card(number=2).to_json()) == card(number=2)
+
+
+def test_the_ranks_of_a_host_may_have_any_numbers() -> None:
+    cards = [replace(card("one"), ranks=(0, 2)), replace(card("two"), ranks=(1, 3, 4))]
+    assert host_title(cards, 1) == "host 1 (two, ranks 1, 3-4)"
+    assert HostCard.from_json(json.loads(json.dumps(cards[1].to_json()))) == cards[1]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +131,9 @@ def test_missing_hosts_are_named_with_the_command() -> None:
         "    phalanx run --nnodes 3 --node-rank 0 t.py",
         "    phalanx run --nnodes 3 --node-rank 2 t.py",
     ]
+    nobody_types_it = Command((), ())
+    assert describe_missing([card("node1", 1)], 3, nobody_types_it).endswith("here: node1 (10.0.0.1)")
+    assert describe_no_server(Endpoint("node0", 1), "refused", nobody_types_it) == "waiting for node0:1 (refused)"
     assert "only this machine reaches 127.0.0.1" in describe_missing([card(address="127.0.0.1")], 3, command)
     no_server = describe_no_server(Endpoint("node0", 1), "Connection refused", command)
     assert "waiting for node0:1 (Connection refused); on node0, type" in no_server

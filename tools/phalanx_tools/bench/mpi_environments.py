@@ -17,8 +17,8 @@ def mpi_environment(name: str) -> Path:
     Raises:
         OSError: It can't be made, for instance because nothing can be downloaded.
     """
-    folder = cache_folder() / f"bench-{name}-{sys.version_info.major}.{sys.version_info.minor}"
-    if (folder / "ready").exists():
+    folder = _folder_of(name)
+    if has_mpi_environment(name):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     for command in (
@@ -30,6 +30,15 @@ def mpi_environment(name: str) -> Path:
             raise OSError(f"{name} can't be installed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
     (folder / "ready").touch()
     return folder
+
+
+def has_mpi_environment(name: str) -> bool:
+    """Tell whether the environment has been made."""
+    return (_folder_of(name) / "ready").exists()
+
+
+def _folder_of(name: str) -> Path:
+    return cache_folder() / f"bench-{name}-{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def mpi_command(name: str, num_ranks: int, cores: int) -> list[str]:

@@ -27,6 +27,7 @@ from phalanx_tools.hosts.host import Host, python_command
 from phalanx_tools.hosts.switch import Switch, compile_switch
 
 NETWORK = "10.77.0"
+NETWORK_6 = "fd77::"
 _END_S = 20.0
 
 
@@ -48,7 +49,12 @@ class Bed:
 
 @contextlib.contextmanager
 def hosts(
-    number: int, *, rate: str = "10gbit", delay_us: float = 100, has_loopback_names: bool = False
+    number: int,
+    *,
+    rate: str = "10gbit",
+    delay_us: float = 100,
+    has_loopback_names: bool = False,
+    is_ipv6: bool = False,
 ) -> Iterator[Bed]:
     """Make hosts, and remove them at the end of the block with all that runs on them.
 
@@ -57,19 +63,20 @@ def hosts(
         rate: Of each host's link, in each direction, such as "1gbit", "250mbit" or a number of bits per second.
         delay_us: One way, from host to host.
         has_loopback_names: Whether each host finds 127.0.1.1 for its own name, as after Debian's installer.
+        is_ipv6: Whether hosts have addresses of IPv6 only, such as fd77::1, besides the loopback address.
 
     Raises:
         OSError: They can't be made, for instance because the user is not root.
     """
     names = [f"host{index}" for index in range(number)]
-    addresses = [f"{NETWORK}.{index + 1}" for index in range(number)]
+    addresses = [f"{NETWORK_6}{index + 1:x}" if is_ipv6 else f"{NETWORK}.{index + 1}" for index in range(number)]
     files = {name: _hosts_file(name, names, addresses, has_loopback_names) for name in names}
     with contextlib.ExitStack() as stack:
         program = stack.enter_context(compile_switch())
         switch_init, *inits = stack.enter_context(_keeper(files))
         switch = stack.enter_context(Switch.start(program, switch_init, parse_rate(rate), delay_us, number))
         for index, (init, address) in enumerate(zip(inits, addresses, strict=True)):
-            switch.connect(index, init, f"{address}/24")
+            switch.connect(index, init, f"{address}/64 nodad" if is_ipv6 else f"{address}/24")
         yield Bed(
             tuple(
                 Host(index, name, address, init, switch)

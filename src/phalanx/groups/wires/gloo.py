@@ -9,7 +9,6 @@ import base64
 import contextlib
 import itertools
 import os
-import socket
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -128,20 +127,6 @@ class GlooWire:
                     self._views.clear()
                 view = self._views[address, size] = bytes_at(address, size)
             return view
-
-
-def own_address(board_host: str) -> str:
-    """Return the address at which a host that reaches the board's host is reached by others.
-
-    Gloo would advertise what this host's name resolves to, which is often an address that only this host can use.
-
-    Raises:
-        OSError: There is no route to the board's host.
-    """
-    family, _, _, _, place = socket.getaddrinfo(board_host, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(place)  # sends nothing; the kernel chooses the address
-        return str(probe.getsockname()[0])
 
 
 def _new_device(address: str) -> Any:

@@ -45,7 +45,7 @@ class AgentTask:
         card: The card of this host; its address and port are still missing.
         own_address: The address that others reach this host at; "" to find it out.
         timeout_s: How long to wait for all hosts.
-        options: The command that starts the job here, up to the program.
+        options: The command that starts the job here, up to the program; () if people do not type one on each host.
         program: The program and its arguments.
     """
 
@@ -273,7 +273,8 @@ class Agent:
                 self._server.give_up(f"{self._task.card.name} has waited {self._task.timeout_s:.3g} s for all hosts")
             raise _GiveUpError(f"not all hosts came within {self._task.timeout_s:.3g} s: {text}")
         self._words_at = min(self._deadline + 0.01, now + _BETWEEN_WORDS_S)
-        self._launcher.send({"kind": "say", "text": text})
+        if self._task.options:
+            self._launcher.send({"kind": "say", "text": text})
 
     def _describe_wait(self) -> str:
         command = Command(self._task.options, self._task.program)

@@ -33,12 +33,13 @@ class AgentClient:
         plan: What the user asks for.
         num_ranks: How many ranks this host starts.
         max_restarts: How often it would restart them.
+        ranks: Their numbers, if another launcher has chosen them.
 
     Raises:
         OSError: The process could not be started.
     """
 
-    def __init__(self, plan: HostsPlan, num_ranks: int, max_restarts: int) -> None:
+    def __init__(self, plan: HostsPlan, num_ranks: int, max_restarts: int, ranks: tuple[int, ...] = ()) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -64,6 +65,7 @@ class AgentClient:
             max_restarts=max_restarts,
             port=0,
             versions=find_versions(),
+            ranks=ranks,
         )
         task = AgentTask(plan.endpoint, plan.token, card, plan.own_address, plan.timeout_s, plan.options, plan.program)
         self._lines.send(task.to_json())

@@ -140,6 +140,7 @@ def describe_silence(
 
 
 def describe_lost_launcher(cards: Sequence[HostCard], number: int) -> AttemptVerdict:
-    """Say that the launcher of a host has died."""
-    text = f"{host_title(cards, number)}: its launcher (pid {cards[number].pid}) has died"
+    """Say that the launcher of a host has died, or what watches the host in place of a launcher of phalanx."""
+    who = "the process that watches it" if cards[number].ranks else "its launcher"
+    text = f"{host_title(cards, number)}: {who} (pid {cards[number].pid}) has died"
     return AttemptVerdict(text, number, 137, is_lost=True)

@@ -28,6 +28,7 @@ class HostCard:
         max_restarts: How often it would restart its ranks.
         port: A free port of this host, for MASTER_PORT.
         versions: The versions of phalanx, torch and others that must be alike.
+        ranks: The numbers of its ranks, if another launcher has chosen them; () if the order of the hosts does.
     """
 
     name: str
@@ -40,6 +41,7 @@ class HostCard:
     max_restarts: int
     port: int
     versions: dict[str, str] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what json can write."""
@@ -61,10 +63,13 @@ class HostCard:
         versions = value.get("versions")
         if not isinstance(versions, dict) or not all(isinstance(text, str) for text in versions.values()):
             raise UsageError("this is no card of a host")
+        ranks = value.get("ranks", [])
+        if not isinstance(ranks, (list, tuple)) or not all(type(rank) is int for rank in ranks):
+            raise UsageError("this is no card of a host")
         fields: dict[str, Any] = {
             name: visible(value[name]) if kind is str else value[name] for name, kind in kinds.items()
         }
-        return HostCard(**fields, number=value["number"], versions=versions)
+        return HostCard(**fields, number=value["number"], versions=versions, ranks=tuple(ranks))
 
     @property
     def title(self) -> str:
@@ -207,4 +212,5 @@ def first_rank_of(cards: Sequence[HostCard], number: int) -> int:
 def host_title(cards: Sequence[HostCard], number: int) -> str:
     """Name a host for people, with its ranks."""
     first = first_rank_of(cards, number)
-    return f"host {number} ({cards[number].name}, {rank_list(range(first, first + cards[number].num_ranks))})"
+    ranks = cards[number].ranks or range(first, first + cards[number].num_ranks)
+    return f"host {number} ({cards[number].name}, {rank_list(ranks)})"

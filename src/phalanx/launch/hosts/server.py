@@ -239,7 +239,7 @@ class RendezvousServer:
             self._start()
         elif kind == "leave":
             peer.is_gone = True
-            self._lose(describe_lost_launcher(self._cards(), number))
+            self._let_go(peer, number)
         elif kind == "answer":
             question = self._questions.get(int(message.get("id", -1)))
             if question is not None and number in question.waiting_for:
@@ -305,6 +305,14 @@ class RendezvousServer:
     def _finish(self) -> None:
         if all(peer.ended == self._attempt for peer in self._hosts) and self._judge.due_at == float("inf"):
             self._is_over = True
+            self._tell_hosts({"kind": "over", "attempt": self._attempt})
+
+    def _let_go(self, peer: _Peer, number: int) -> None:
+        """Note that a host has left. That is a loss, unless all its ranks had ended well."""
+        if peer.ended != self._attempt:
+            self._lose(describe_lost_launcher(self._cards(), number))
+        elif peer.card == self._seats.own and not self._is_over:
+            self._is_over = True  # the server goes with this host, so the others have nobody to tell anything
             self._tell_hosts({"kind": "over", "attempt": self._attempt})
 
     def _lose(self, verdict: AttemptVerdict) -> None:

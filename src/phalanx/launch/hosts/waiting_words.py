@@ -18,7 +18,7 @@ class Command(NamedTuple):
     """How the job was started on this host.
 
     Attributes:
-        options: The words up to the program.
+        options: The words up to the program; () if nobody types it.
         program: The program and its arguments.
     """
 
@@ -41,6 +41,8 @@ class Command(NamedTuple):
 
 def describe_no_server(endpoint: Endpoint, why: str, command: Command) -> str:
     """Say that nobody listens at the endpoint."""
+    if not command.options:
+        return f"waiting for {endpoint} ({why})"
     number = 0 if any(word.replace("_", "-").startswith(_NUMBER) for word in command.options) else None
     return f"waiting for {endpoint} ({why}); on {endpoint.host}, type\n    {command.for_host(number)}"
 
@@ -55,5 +57,8 @@ def describe_missing(cards: Sequence[HostCard], num_hosts: int, command: Command
     commands = [command.for_host(number) for number in numbers[:_MOST_COMMANDS] or [None]]
     if cards and all(card.address.startswith("127.") for card in cards):
         where = f"only this machine reaches {cards[0].address}; {where}"
-    headline = f"waiting for {missing} of {num_hosts} hosts{which}; here: {here}; {where}, type"
+    headline = f"waiting for {missing} of {num_hosts} hosts{which}; here: {here}"
+    if not command.options:
+        return headline
+    headline += f"; {where}, type"
     return "\n    ".join([headline, *commands])

@@ -34,9 +34,9 @@ def start_team(contender: str, bed: Bed, ranks_per_host: int, folder: Path) -> T
         OSError: It can't be made.
     """
     if contender.startswith("openmpi"):
-        commands = [_openmpi(bed, ranks_per_host, _write_agent(bed, folder), has_han=contender == "openmpi")]
+        commands = [_openmpi(bed, ranks_per_host, write_agent(bed, folder), has_han=contender == "openmpi")]
     elif contender == "mpich":
-        commands = [_mpich(bed, ranks_per_host, _write_agent(bed, folder))]
+        commands = [_mpich(bed, ranks_per_host, write_agent(bed, folder))]
     else:
         commands = _launchers(contender, bed, ranks_per_host)
     address = str(folder / f"{contender}.socket")
@@ -57,29 +57,50 @@ def _launchers(contender: str, bed: Bed, ranks_per_host: int) -> list[list[str]]
 
 def _openmpi(bed: Bed, ranks_per_host: int, agent: Path, *, has_han: bool) -> list[str]:
     folder = mpi_environment("openmpi")
-    places = ",".join(f"{host.address}:{ranks_per_host}" for host in bed)
     # Several ranks on one core: without mpi_yield_when_idle, each waits in its core's way.
     settings = ["pml", "ob1", "btl", "self,sm,tcp", "btl_tcp_if_include", "eth0", "mpi_yield_when_idle", "1"]
     settings += [] if has_han else ["coll", "^han"]
+    options = [word for pair in zip(settings[::2], settings[1::2], strict=True) for word in ("--mca", *pair)]
+    options += ["--bind-to", "none"]
+    return openmpi_command(folder, bed, ranks_per_host, agent, *options, str(folder / "bin/python"), WORKER_MPI)
+
+
+def openmpi_command(folder: Path, bed: Bed, ranks_per_host: int, agent: Path, *command: str) -> list[str]:
+    """Return the command that starts ranks on all hosts by OpenMPI.
+
+    Args:
+        folder: The environment that has OpenMPI.
+        bed: The hosts.
+        ranks_per_host: Ranks on each.
+        agent: What takes ssh's place: see write_agent().
+        command: Further options of mpirun, and what to run on each rank.
+    """
+    places = ",".join(f"{host.address}:{ranks_per_host}" for host in bed)
     options = ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", str(agent), "--prtemca", "prte_if_include", "eth0"]
-    options += [word for pair in zip(settings[::2], settings[1::2], strict=True) for word in ("--mca", *pair)]
-    options += ["--bind-to", "none", "--oversubscribe", "--host", places, "-n", str(len(bed) * ranks_per_host)]
-    return _on_first(bed, [str(folder / "bin/mpirun"), *options, str(folder / "bin/python"), WORKER_MPI])
+    options += ["--leave-session-attached"]  # a daemon of OpenMPI that detaches itself sometimes ends with its starter
+    options += ["--oversubscribe", "--host", places, "-n", str(len(bed) * ranks_per_host)]
+    return _on_first(bed, [str(folder / "bin/mpirun"), *options, *command])
 
 
 def _mpich(bed: Bed, ranks_per_host: int, agent: Path) -> list[str]:
     folder = mpi_environment("mpich")
+    options = ["-genv", "FI_PROVIDER", "tcp", "-genv", "FI_TCP_IFACE", "eth0"]
+    return mpich_command(folder, bed, ranks_per_host, agent, *options, str(folder / "bin/python"), WORKER_MPI)
+
+
+def mpich_command(folder: Path, bed: Bed, ranks_per_host: int, agent: Path, *command: str) -> list[str]:
+    """Do the same as openmpi_command(), by MPICH."""
     places = ",".join(f"{host.address}:{ranks_per_host}" for host in bed)
-    options = ["-launcher", "ssh", "-launcher-exec", str(agent), "-iface", "eth0", "-genv", "FI_PROVIDER", "tcp"]
-    options += ["-genv", "FI_TCP_IFACE", "eth0", "-hosts", places, "-n", str(len(bed) * ranks_per_host)]
-    return _on_first(bed, [str(folder / "bin/mpiexec"), *options, str(folder / "bin/python"), WORKER_MPI])
+    options = ["-launcher", "ssh", "-launcher-exec", str(agent), "-iface", "eth0"]
+    options += ["-hosts", places, "-n", str(len(bed) * ranks_per_host)]
+    return _on_first(bed, [str(folder / "bin/mpiexec"), *options, *command])
 
 
 def _on_first(bed: Bed, command: Sequence[str]) -> list[str]:
     return bed[0].command(*command, namespaces=_OF_LAUNCHERS)
 
 
-def _write_agent(bed: Bed, folder: Path) -> Path:
+def write_agent(bed: Bed, folder: Path) -> Path:
     """Write the command that takes ssh's place: options, a host, and what to run there."""
     agent = folder / "agent.sh"
     cases = [f'  {host.address}) set -- {shlex.join(enter_command(host.init, "sh", "-c"))} "$*" ;;' for host in bed]

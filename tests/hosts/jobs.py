@@ -35,7 +35,10 @@ class Launcher:
 
 @dataclass
 class HostsJob:
-    """A job over all hosts of a bed. At the end of the block, the launchers are killed."""
+    """A job over all hosts of a bed. At the end of the block, the launchers are killed.
+
+    A host without ranks is not started yet: see start().
+    """
 
     bed: Bed
     program: Sequence[str]
@@ -43,17 +46,26 @@ class HostsJob:
     options: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     launchers: list[Launcher] = field(default_factory=list)
+    port: int = 29500
 
     def __enter__(self) -> HostsJob:
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-hosts-job-")
         for host, num_ranks in zip(self.bed, self.ranks, strict=True):
-            self.start(host, num_ranks)
+            if num_ranks:
+                self.start(host, num_ranks)
         return self
 
     def start(self, host: Host, num_ranks: int) -> Launcher:
         """Start the launcher of a host."""
         file = Path(self._folder.name) / f"{host.name}-{len(self.launchers)}"
-        where = ["--nnodes", str(len(self.bed)), "--rdzv-endpoint", "host0:29500", "--node-rank", str(host.number)]
+        where = [
+            "--nnodes",
+            str(len(self.bed)),
+            "--rdzv-endpoint",
+            f"host0:{self.port}",
+            "--node-rank",
+            str(host.number),
+        ]
         own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}", "PHALANX_JOB_TOKEN": "of the tests"}
         environment = os.environ | own | self.environment
         with file.open("w") as output:
@@ -74,7 +86,7 @@ class HostsJob:
                 error.add_note(f"--- {launcher.host.name}:\n{launcher.output}")
         self._folder.cleanup()
 
-    def wait_for(self, files: Sequence[Path], timeout_s: float = 90) -> None:
+    def wait_for(self, files: Sequence[Path], timeout_s: float = 300) -> None:
         """Wait until ranks have written these files; raise if a launcher ends before."""
 
         def has_ended() -> bool:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.bed import needs_hosts
+from tests.hosts.jobs import ROOT
 from tests.hosts.running_tests import failures, run_tests
+from tests.hosts.selection import LEFT_OUT, REFUSED
 
-pytestmark = [needs_hosts, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # How many ranks each host has, and for each number of ranks that a test may be for, the ranks that run it.
 KINDS: dict[str, tuple[tuple[int, ...], dict[int, list[int]]]] = {
     "hosts 2x2": ((2, 2), {4: [0, 1, 2, 3], 3: [0, 1, 2]}),
     "hosts 2x4": ((4, 4), {8: [*range(8)]}),
     "hosts 3+1+2": ((3, 1, 2), {6: [*range(6)]}),
-    "one rank per host": ((1, 1, 1), {3: [0, 1, 2], 2: [0, 2]}),
+    "hosts 1+1+1": ((1, 1, 1), {3: [0, 1, 2], 2: [0, 2]}),
+    "hosts 1x1": ((1, 1), {2: [0, 1]}),
 }
 # Of every file, in make test: the rest takes minutes.
 _SLICE = (
@@ -27,6 +33,7 @@ _SLICE = (
 )
 
 
+@needs_hosts
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_slice_of_the_contract_holds_over_hosts(kind: str, tmp_path: Path) -> None:
     results = run_tests(*KINDS[kind], tmp_path, *(f"tests/contract/{name}" for name in _SLICE))
@@ -34,6 +41,7 @@ def test_a_slice_of_the_contract_holds_over_hosts(kind: str, tmp_path: Path) -> 
     assert not failures(results), failures(results)
 
 
+@needs_hosts
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_contract_holds_over_hosts(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--over-hosts") != "all":
@@ -41,3 +49,16 @@ def test_the_contract_holds_over_hosts(kind: str, tmp_path: Path, request: pytes
     results = run_tests(*KINDS[kind], tmp_path, "tests/contract")
     assert len(results) > 100
     assert not failures(results), failures(results)
+
+
+def test_every_test_of_the_contract_runs_over_hosts_or_is_left_out_with_a_reason() -> None:
+    jobs = json.dumps([(sum(ranks), plan) for ranks, plan in KINDS.values()])
+    command = [sys.executable, "-m", "tests.hosts.selection", jobs]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["chosen"]) > 100
+    unexplained = [(file, test) for file, test in found["others"] if file not in REFUSED and test not in LEFT_OUT]
+    assert not unexplained
+    names = {name for pair in found["others"] for name in pair}
+    assert {*REFUSED, *LEFT_OUT} <= names, "each reason is for a test that there is"

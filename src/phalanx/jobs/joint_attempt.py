@@ -66,6 +66,14 @@ class JointAttempt(Attempt):
     ) -> None:
         """Note a rank's failure, free the others, and tell the other hosts."""
         super().fail(rank, why, is_consequence=is_consequence, disagreement=disagreement)
+        self._accuse()
+
+    def before_shutdown(self, rank: JobRank) -> None:
+        """Tell the other hosts, before it takes a while to record what each rank was doing."""
+        self._accuse()
+        super().before_shutdown(rank)
+
+    def _accuse(self) -> None:
         culprit = first_culprit(self.ranks)
         if culprit is None:
             return

@@ -47,7 +47,7 @@ def _fault(name: str, verdicts: str, words: str, needs: str = "") -> Fault:
 
 _LOSSES = (
     _fault("killed", "died", rf"{_PROCESS} was killed by SIGKILL"),
-    _fault("raised", "raised", rf"{_PROCESS} raised: ValueError: {REASON}"),
+    _fault("raised", "raised", rf"{_PROCESS} (?:raised|failed): ValueError: {REASON}"),  # "failed" says the launcher
     _fault("exited", "left", rf"{_PROCESS} closed the group"),
     _fault("exited hard", "died", rf"{_PROCESS} ended with exit code 3"),
 )

@@ -141,6 +141,21 @@ def test_a_mismatch_inside_a_host_is_told_to_the_others(tmp_path: Path) -> None:
     run_on_pretended_hosts(body, tmp_path)
 
 
+def test_a_rank_that_exchanges_other_sizes_than_all_others_is_named(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        each = torch.ones(20 if group.rank == 2 else 16)
+        with pytest.raises(MismatchError) as raised:
+            group.all_to_all([torch.empty_like(each) for _ in range(4)], [each] * 4)
+        error = raised.value
+        if group.rank < 2:
+            assert (error.culprits, error.verdict) == ((2,), "different shape")
+        if group.rank != 2:
+            assert "  differs  rank 2 (pid " in str(error)
+            assert "called all_to_all float32 (20,), hosts/test_hybrid.py:" in str(error)
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
 def test_a_refused_call_is_told_to_all_hosts_and_the_group_goes_on(tmp_path: Path) -> None:
     def body(group: HybridGroup) -> None:
         for refuser in range(4):

@@ -15,7 +15,7 @@ from phalanx_tools.conformance.faults.operations import CULPRIT, Arguments, Oper
 
 REASON = "the fault matrix wants it so"
 # The rank, its process if that is on this host, and else the host.
-_PROCESS = rf"rank {CULPRIT}(?: of \d+)? (?:\(pid \d+\)|on host \d+(?: \((?:\S+, )?pid \d+\))?)"
+_PROCESS = rf"rank {CULPRIT}(?: of \d+)? (?:\(pid \d+\)|on host \d+(?: \(\S+(?:, pid \d+)?\))?)"
 _CALLED = rf"differs +{_PROCESS} called .*, \S*(?:operations|program)\.py:\d+"
 
 

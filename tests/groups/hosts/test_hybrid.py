@@ -89,6 +89,13 @@ def test_groups_of_one_host_share_memory_and_others_go_over_hosts(tmp_path: Path
     run_on_pretended_hosts(body, tmp_path)
 
 
+def test_the_wire_is_that_of_torch_even_if_a_stand_in_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "ProcessGroupGloo", object())
+    run_on_pretended_hosts(lambda group: group.barrier(), tmp_path)
+
+
 def test_messages(tmp_path: Path) -> None:
     def body(group: HybridGroup) -> None:
         right, left = (group.rank + 1) % 4, (group.rank - 1) % 4

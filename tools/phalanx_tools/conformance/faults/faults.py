@@ -48,7 +48,7 @@ def _fault(name: str, verdicts: str, words: str, needs: str = "") -> Fault:
 _LOSSES = (
     _fault("killed", "died", rf"{_PROCESS} was killed by SIGKILL"),
     _fault("raised", "raised", rf"{_PROCESS} (?:raised|failed): ValueError: {REASON}"),  # "failed" says the launcher
-    _fault("exited", "left", rf"{_PROCESS} closed the group"),
+    _fault("exited", "left|ended", rf"{_PROCESS} (?:closed the group|has reached the end of its (?:program|function))"),
     _fault("exited hard", "died", rf"{_PROCESS} ended with exit code 3"),
 )
 _STALL = _fault("stalled", "late", rf"{_PROCESS} .*\n.*is now at \S*program\.py:\d+ in stall\b")

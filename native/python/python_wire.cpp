@@ -94,6 +94,12 @@ void RankEndpoint::join_hosts(int descriptor, std::vector<std::vector<int>> host
       return utf8_of(nb::str(nb::handle(helper).attr("describe_trouble")(facts)));
     });
   };
+  words.find_late = [helper = helper_.ptr()](Seq seq) {
+    return with_python([&] { return utf8_of(nb::str(nb::handle(helper).attr("find_late")(seq))); });
+  };
+  words.find_left = [helper = helper_.ptr()] {
+    return with_python([&] { return utf8_of(nb::str(nb::handle(helper).attr("find_left")())); });
+  };
   const nb::gil_scoped_release unlocked;
   hosts_ = std::make_unique<HostGroup>(endpoint_, Segment::attach(descriptor), HostMap(std::move(hosts), rank), *wire_, std::move(words));
 }

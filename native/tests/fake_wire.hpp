@@ -142,7 +142,8 @@ inline Words plain_words() {
   return {[](const Card& card) { return "operation " + std::to_string(int(operation_of(card.signature))) + " of " + std::to_string(card.count); },
           [](const Trouble& trouble) {
             return "trouble " + std::to_string(int(trouble.kind)) + " of local rank " + std::to_string(trouble.culprit) + " " + trouble.detail.text;
-          }};
+          },
+          [](Seq) { return std::string(); }, [] { return std::string(); }};
 }
 
 // Runs a body on all ranks of some hosts, each with the ranks that the table says.
@@ -155,6 +156,8 @@ class Hosts {
       num_ranks_ += int(ranks.size());
     }
   }
+  std::string late, left;  // what the launchers know of late ranks, and of a rank that has left
+
   FakeNetwork& network() { return network_; }
   const Segment& outer(int host) const { return outer_[std::size_t(host)]; }
 
@@ -174,7 +177,10 @@ class Hosts {
     const std::size_t host = std::size_t(map.host());
     FakeWire wire(network_, rank);
     const auto outer = endpoint_on(outer_[host], map.local());
-    HostGroup group(outer, alias(inner_[host]), std::move(map), wire, plain_words());
+    Words words = plain_words();
+    words.find_late = [this](Seq) { return late; };
+    words.find_left = [this] { return left; };
+    HostGroup group(outer, alias(inner_[host]), std::move(map), wire, words);
     const std::shared_ptr<void> disowning(nullptr, [&](void*) { disown(group.inner().*member(EndpointSegment{})); });
     body(group);
   }

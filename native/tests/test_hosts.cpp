@@ -122,6 +122,25 @@ TEST(a_host_that_is_late) {
   });
 }
 
+TEST(a_rank_of_which_the_launchers_know_that_it_is_late) {
+  Hosts hosts({{0, 1}, {2, 3}});
+  hosts.late = "rank 2 did not come";
+  std::atomic<int> num_told = 0;
+  hosts.run([&](HostGroup& group) {
+    barrier(group, call_of(Operation::kBarrier));
+    const int rank = group.rank();
+    if (rank == 2) {  // the leader: nobody else of its host can tell the others
+      while (num_told < 3) usleep(1000);
+      return;
+    }
+    const Trouble trouble = trouble_of([&] { barrier(group, call_of(Operation::kBarrier, 0, DType::kInt32, 0, 0.5)); }, 10.0);
+    ++num_told;
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kTimeout));
+    CHECK_EQUAL(trouble.culprit, rank == 3 ? 0 : kElsewhere);
+    if (rank != 3) CHECK_EQUAL(trouble.detail.text, "rank 2 did not come");
+  });
+}
+
 TEST(a_rank_that_is_late_is_named_by_its_host) {
   Hosts({{0, 1}, {2, 3}}).run([](HostGroup& group) {
     barrier(group, call_of(Operation::kBarrier));
@@ -141,6 +160,39 @@ TEST(a_host_that_leaves) {
     const Trouble trouble = trouble_of([&] { plain.barrier(); });
     CHECK_EQUAL(int(trouble.kind), int(FaultKind::kPeerLeft));
     CHECK_EQUAL(trouble.detail.text, "rank 2 on host 1 closed the group");
+  });
+}
+
+TEST(a_rank_of_which_the_launchers_know_that_it_has_left) {
+  Hosts hosts({{0, 1}, {2}});
+  hosts.left = "rank 2 on host 1 closed the group";
+  hosts.run([&](HostGroup& group) {
+    barrier(group, call_of(Operation::kBarrier));
+    if (group.rank() == 2) return hosts.network().cut(2);  // its last card is lost
+    const Trouble trouble = trouble_of([&] { barrier(group, call_of(Operation::kBarrier)); }, 10.0);
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kPeerLeft));
+    CHECK_EQUAL(trouble.detail.text, hosts.left);
+  });
+}
+
+TEST(a_rank_whose_sizes_differ_from_those_of_all_others) {
+  Hosts({{0, 1}, {2, 3}}).run([](HostGroup& group) {
+    barrier(group, call_of(Operation::kBarrier));
+    const int rank = group.rank();
+    const std::size_t bytes = rank == 2 ? 80 : 64;
+    std::vector<std::vector<std::byte>> in(4, std::vector<std::byte>(bytes)), out(in);
+    std::vector<const std::byte*> inputs;
+    std::vector<std::byte*> outputs;
+    for (int i = 0; i < 4; ++i) {
+      inputs.push_back(in[std::size_t(i)].data());
+      outputs.push_back(out[std::size_t(i)].data());
+    }
+    const std::vector<std::size_t> sizes(4, bytes);
+    const Call call = call_of(Operation::kAllToAll, 0, DType::kUInt8);
+    const Trouble trouble = trouble_of([&] { all_to_all(group, call, inputs.data(), sizes.data(), outputs.data(), sizes.data()); }, 10.0);
+    CHECK_EQUAL(int(trouble.kind), int(FaultKind::kMismatch));
+    CHECK_EQUAL(trouble.culprit, rank < 2 ? kElsewhere : 0);
+    if (rank < 2) CHECK(trouble.detail.text.starts_with("host 1: trouble "));
   });
 }
 

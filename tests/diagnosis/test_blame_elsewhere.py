@@ -16,6 +16,26 @@ from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
         ("aborted", "host 2 (node2, rank 4): its launcher (pid 7) has died", (4,), "died"),
         ("peer_failed", "host 1: rank 2 (pid 19) raised: ValueError: bad batch (train.py:7)", (2,), "raised"),
         ("aborted", "rank 12 of 16 on host 1 (node1) failed: ValueError: bad batch (train.py:7)", (12,), "raised"),
+        (
+            "aborted",
+            'rank 3 of 4 on host 1 (node1) failed: PeerLeftError: barrier #3 of group "world": rank 2 (pid 9) closed '
+            "the group (demo/train.py:7)",
+            (2,),
+            "left",
+        ),
+        (
+            "aborted",
+            'rank 3 of 4 on host 1 failed: OperationTimeoutError: barrier #3 of group "0": timed out after 2 s, rank 2 '
+            "did not come (train.py:7)",
+            (2,),
+            "late",
+        ),
+        (
+            "aborted",
+            'rank 3 of 4 on host 1 failed: PeerLeftError: barrier #3 of group "pair": rank 0 (pid 9) closed the group',
+            (3,),
+            "raised",
+        ),
         ("peer_failed", "rank 1 on host 0 had its arguments refused: tensor is sparse", (1,), "refused"),
         ("peer_left", "rank 2 on host 1 closed the group", (2,), "left"),
         ("peer_left", "host 1: rank 3 (pid 33) closed the group", (3,), "left"),

@@ -136,6 +136,14 @@ def test_split_sizes_that_do_not_fit_name_both_sides() -> None:
     assert (error.culprits, error.sides) == ((), ((0,), (1,))), "either of them may be wrong"
 
 
+def test_ranks_that_exchange_different_shapes_are_on_different_sides() -> None:
+    entries = [_entry(operation="all_to_all", count=0, shape=(16 + 4 * (rank == 1),)) for rank in range(3)]
+    error = explain(
+        _facts("mismatch", operation="all_to_all", culprit=1), _scene([_row(rank) for rank in range(3)], entries)
+    )
+    assert (error.culprits, error.verdict) == ((1,), "different shape")
+
+
 def test_a_message_that_does_not_fit_is_told_on_both_sides() -> None:
     scene = _scene([_row(0), _row(1)], [])
     facts = _facts("mismatch", operation="recv", culprit=1, found_bytes=400, wanted_bytes=4096, seq=0, fault_seq=0)

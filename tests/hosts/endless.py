@@ -1,12 +1,15 @@
-"""A rank that calls all_reduce for ever, and writes down how that ended: endless.py DOOR BYTES FOLDER.
+"""A rank that goes on for ever, and writes down how that ended: endless.py WHAT BYTES FOLDER.
 
-Doors: "phalanx" is connect(), "torch" is torch.distributed over phalanx, "gloo" is torch.distributed over Gloo.
+It calls all_reduce of so many bytes, on a group that WHAT names: "phalanx" is that of connect(), "torch" and "gloo" are
+those of torch.distributed over phalanx and over Gloo, "split" has the ranks of the first two hosts only. "idle" is
+connected and calls nothing; "meeting" waits for ranks of the last host that never call connect().
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,16 @@ from phalanx.errors import PhalanxError
 from phalanx_tools.conformance.faults.notes import note_error
 
 
-def main(door: str, num_bytes: int, folder: Path) -> None:
-    rank, all_reduce = _enter(door)
+def main(what: str, num_bytes: int, folder: Path) -> None:
+    rank = int(os.environ["RANK"])
     tensor = torch.zeros(num_bytes // 4)
-    all_reduce(tensor)
-    (folder / f"{rank}.ready").write_text(str(os.getpid()))
     try:
+        if what == "meeting":
+            _say_ready(folder, rank)
+        all_reduce = _enter(what)
+        all_reduce(tensor)
+        if what != "meeting":
+            _say_ready(folder, rank)
         while True:
             all_reduce(tensor)
     except PhalanxError as error:
@@ -30,16 +37,31 @@ def main(door: str, num_bytes: int, folder: Path) -> None:
         raise
 
 
-def _enter(door: str) -> tuple[int, Callable[[torch.Tensor], Any]]:
-    if door == "phalanx":
-        import phalanx
+def _say_ready(folder: Path, rank: int) -> None:
+    (folder / f"{rank}.ready").write_text(str(os.getpid()))
 
-        group = phalanx.connect()
-        return group.rank, group.all_reduce
-    import torch.distributed as dist
 
-    dist.init_process_group("phalanx" if door == "torch" else "gloo")
-    return dist.get_rank(), dist.all_reduce
+def _enter(what: str) -> Callable[[torch.Tensor], Any]:
+    if what in ("torch", "gloo"):
+        import torch.distributed as dist
+
+        dist.init_process_group("phalanx" if what == "torch" else "gloo")
+        return dist.all_reduce
+    import phalanx
+
+    host, local_size, size = (int(os.environ[name]) for name in ("GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    is_last = host == size // local_size - 1
+    if what == "meeting" and is_last:
+        return _idle
+    group = phalanx.connect()
+    if what == "split":
+        part = group.split(range(2 * local_size))
+        return _idle if part is None else part.all_reduce
+    return _idle if what == "idle" else group.all_reduce
+
+
+def _idle(_: torch.Tensor) -> None:
+    time.sleep(0.01)
 
 
 if __name__ == "__main__":

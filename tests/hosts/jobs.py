@@ -33,15 +33,18 @@ class Launcher:
         return self.file.read_text(errors="replace")
 
 
-def phalanx_run(host: Host, num_hosts: int, num_ranks: int) -> list[str]:
+def phalanx_run(host: Host, num_hosts: int, num_ranks: int, port: int = 29500) -> list[str]:
     """Return the command that starts the ranks of a host, up to the options of the test."""
-    where = ["--nnodes", str(num_hosts), "--rdzv-endpoint", "host0:29500", "--node-rank", str(host.number)]
+    where = ["--nnodes", str(num_hosts), "--rdzv-endpoint", f"host0:{port}", "--node-rank", str(host.number)]
     return [*_RUN, *where, "-n", str(num_ranks)]
 
 
 @dataclass
 class HostsJob:
-    """A job over all hosts of a bed. At the end of the block, the launchers are killed."""
+    """A job over all hosts of a bed. At the end of the block, the launchers are killed.
+
+    A host without ranks is not started yet: see start().
+    """
 
     bed: Bed
     program: Sequence[str]
@@ -54,7 +57,8 @@ class HostsJob:
     def __enter__(self) -> HostsJob:
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-hosts-job-")
         for host, num_ranks in zip(self.bed, self.ranks, strict=True):
-            self.start(host, num_ranks)
+            if num_ranks:
+                self.start(host, num_ranks)
         return self
 
     def start(self, host: Host, num_ranks: int) -> Launcher:
@@ -80,7 +84,7 @@ class HostsJob:
                 error.add_note(f"--- {launcher.host.name}:\n{launcher.output}")
         self._folder.cleanup()
 
-    def wait_for(self, files: Sequence[Path], timeout_s: float = 90) -> None:
+    def wait_for(self, files: Sequence[Path], timeout_s: float = 300) -> None:
         """Wait until ranks have written these files; raise if a launcher ends before."""
 
         def has_ended() -> bool:

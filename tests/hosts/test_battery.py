@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.bed import needs_hosts
+from tests.hosts.jobs import ROOT
 from tests.hosts.running_tests import failures, run_tests
+from tests.hosts.selection import LEFT_OUT, REFUSED
 
-pytestmark = [needs_hosts, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # How many ranks each host has, and for each number of ranks that a test may be for, the ranks that run it.
 KINDS: dict[str, tuple[tuple[int, ...], dict[int, list[int]]]] = {
     "hosts 2x2": ((2, 2), {4: [0, 1, 2, 3], 3: [0, 1, 2]}),
+    "hosts 2x2, ranks dealt out cyclically": ((2, 2), {4: [0, 2, 1, 3]}),
     "hosts 2x4": ((4, 4), {8: [*range(8)]}),
     "hosts 3+1+2": ((3, 1, 2), {6: [*range(6)]}),
-    "one rank per host": ((1, 1, 1), {3: [0, 1, 2], 2: [0, 2]}),
+    "hosts 1+1+1": ((1, 1, 1), {3: [0, 1, 2], 2: [0, 2]}),
+    "hosts 1x1": ((1, 1), {2: [0, 1]}),
 }
-# Of every file, in make test: the rest takes minutes.
+# Some of it, in make test.
 _SLICE = (
     "test_all_reduce.py::test_all_reduce_gives_every_rank_the_reduction_of_all_types_and_ops",
     "test_broadcast.py",
@@ -27,17 +34,30 @@ _SLICE = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@needs_hosts
+@pytest.mark.parametrize("kind", ["hosts 3+1+2"])
 def test_a_slice_of_the_contract_holds_over_hosts(kind: str, tmp_path: Path) -> None:
     results = run_tests(*KINDS[kind], tmp_path, *(f"tests/contract/{name}" for name in _SLICE))
     assert len(results) > 10
     assert not failures(results), failures(results)
 
 
+@needs_hosts
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_contract_holds_over_hosts(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("--over-hosts") != "all":
-        pytest.skip("minutes: make hosts runs it, or --over-hosts all")
+def test_the_contract_holds_over_hosts(kind: str, tmp_path: Path) -> None:
     results = run_tests(*KINDS[kind], tmp_path, "tests/contract")
     assert len(results) > 100
     assert not failures(results), failures(results)
+
+
+def test_every_test_of_the_contract_runs_over_hosts_or_is_left_out_with_a_reason() -> None:
+    jobs = json.dumps([(sum(ranks), plan) for ranks, plan in KINDS.values()])
+    command = [sys.executable, "-m", "tests.hosts.selection", jobs]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["chosen"]) > 100
+    unexplained = [(file, test) for file, test in found["others"] if file not in REFUSED and test not in LEFT_OUT]
+    assert not unexplained
+    names = {name for pair in found["others"] for name in pair}
+    assert {*REFUSED, *LEFT_OUT} <= names, "each reason is for a test that there is"

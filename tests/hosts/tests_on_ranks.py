@@ -19,27 +19,10 @@ import pytest
 
 import phalanx
 from tests import reference
+from tests.hosts.selection import Selection, options_of_pytest
 
-_ROOT = Path(__file__).parents[2]
 _TEST_S = 40.0  # of an operation in a test
 _MEETING_S = 200.0  # of all ranks after a test
-_EVERY_NUMBER = {1, 2, 3, 4}
-_FIXTURES = ("group", "process_group")
-
-# What groups over hosts refuse, and the words of the refusals.
-REFUSED = {
-    "test_symmetric_tensors.py": "a tensor in memory that all ranks share can't be on several hosts",
-    "test_merge.py": "merge is for ranks of one host",
-}
-LEFT_OUT = {
-    "test_a_group_knows_its_ranks_size_and_name": "groups are parts of a world here, so they have other numbers",
-    "test_receiving_from_anybody_tells_the_source": "recv from any rank is refused",
-    "test_all_reduce_of_halves_rounds_once": "halves are rounded once for each host",
-    "test_a_sum_is_rounded_once": "so are float8 types",
-    "test_every_float32_is_narrowed_as_torch_would": "and so is zero, which may lose its sign",
-    "test_a_split_names_the_member_that_does_not_come": "the error names the key that was not written",
-}
-_CALLS_CONNECT = {"test_gloo_oracle.py"}  # which makes groups of all ranks
 
 
 class TestsOnRanks:
@@ -56,27 +39,10 @@ class TestsOnRanks:
         self._hosts = [[rank for rank, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
         self._results: list[dict[str, Any]] = []
 
-    def pytest_configure(self, config: pytest.Config) -> None:
-        for name in ("ranks", "slow", "many_cases", "host_memory"):
-            config.addinivalue_line("markers", name)
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        marker = metafunc.definition.get_closest_marker("ranks")
-        if marker is None or not set(_FIXTURES) & set(metafunc.fixturenames):
-            return
-        sizes = marker.args[0] if not isinstance(marker.args[0], int) else (marker.args[0],)
-        chosen = [size for size in self._plan if size in sizes or set(sizes) >= _EVERY_NUMBER]
-        metafunc.parametrize("members", chosen, indirect=True, ids=[f"{size} ranks" for size in chosen])
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out tests of other things, and what is refused."""
-        items[:] = [item for item in items if isinstance(item, pytest.Function) and self._is_wanted(item)]
-
-    def _is_wanted(self, item: pytest.Function) -> bool:
-        size = item.callspec.params.get("members") if hasattr(item, "callspec") else None
-        if size is None or item.path.name in REFUSED or item.originalname in LEFT_OUT:
-            return False
-        return item.path.name not in _CALLS_CONNECT or size == self._world.size
+    @property
+    def num_ranks(self) -> int:
+        """The ranks of the job."""
+        return int(self._world.size)
 
     @pytest.fixture(autouse=True)
     def members(self, request: pytest.FixtureRequest) -> list[int]:
@@ -88,7 +54,10 @@ class TestsOnRanks:
 
     @pytest.fixture
     def group(self, members: list[int]) -> Iterator[Any]:
-        group = self._world.split(members, name="world")
+        if members == sorted(members):
+            group = self._world.split(members, name="world")
+        else:  # all ranks, in another order
+            group = self._world.split_by_color(0, members.index(self._world.rank), name="world")
         group.set_timeout(_TEST_S)
         reference.HOSTS[:] = [
             [members.index(rank) for rank in host if rank in members]
@@ -101,13 +70,14 @@ class TestsOnRanks:
         group.close()
 
     @pytest.fixture
-    def process_group(self, members: list[int]) -> Iterator[Any]:
+    def process_group(self, members: list[int], request: pytest.FixtureRequest) -> Iterator[Any]:
         """torch's default process group; each with keys of its own in the store of the job."""
         from phalanx.torch_backend.untyped import dist
 
         store = dist.PrefixStore(f"test {len(self._results)}", self._own_store())
         place = {"rank": members.index(self._world.rank), "world_size": len(members)}
-        dist.init_process_group("phalanx", store=store, **place)
+        backend = request.node.get_closest_marker("ranks").kwargs.get("backend", "phalanx")
+        dist.init_process_group(backend, store=store, **place)
         yield dist.group.WORLD
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -159,10 +129,8 @@ class TestsOnRanks:
 def main(result: str, plan: str, *arguments: str) -> int:
     members = {int(size): ranks for size, ranks in json.loads(plan).items()}
     plugin = TestsOnRanks(members, Path(result))
-    options = ["-q", "--noconftest", "-c", "/dev/null", "--rootdir", str(_ROOT)]
-    for name in ("phalanx", "cacheprovider", "randomly", "timeout", "asyncio"):
-        options += ["-p", f"no:{name}"]
-    return int(pytest.main([*options, *arguments], plugins=[plugin]))
+    selection = Selection(members, plugin.num_ranks)
+    return int(pytest.main([*options_of_pytest(), *arguments], plugins=[plugin, selection]))
 
 
 if __name__ == "__main__":

@@ -195,10 +195,32 @@ class AllToAll {
     return way(host, map_.host()) == Way::kBehindCards ? sizes_.between(host, map_.host()) : 0;
   }
 
+  // The rank that sends other sizes than more than half of all ranks; -1 if nobody can tell.
+  int odd_one_out() const {
+    const auto sends_alike = [&](int a, int b) {
+      for (int to = 0; to < map_.num_ranks(); ++to) {
+        if (sizes_(a, to) != sizes_(b, to)) return false;
+      }
+      return true;
+    };
+    int odd = -1;
+    for (int rank = 0; rank < map_.num_ranks(); ++rank) {
+      int num_alike = 0;
+      for (int other = 0; other < map_.num_ranks(); ++other) num_alike += sends_alike(rank, other) ? 1 : 0;
+      if (2 * num_alike > map_.num_ranks()) continue;
+      if (odd >= 0) return -1;
+      odd = rank;
+    }
+    return odd;
+  }
+
   void check_sizes() {
     for (int rank = 0; rank < map_.num_ranks(); ++rank) {
       const std::size_t sent = sizes_(rank, map_.rank());
       if (map_.is_here(rank) || sent == output_bytes_[rank]) continue;
+      const int odd = odd_one_out();
+      if (odd == map_.rank()) self_.outer().fail(FaultKind::kMismatch, map_.local());
+      if (odd >= 0) self_.await_word(map_.host_of(odd));  // where its call is known
       self_.outer().fail(FaultKind::kMismatch, kElsewhere,
                          {"rank " + std::to_string(rank) + " on host " + std::to_string(map_.host_of(rank)) + " sends " +
                           std::to_string(sent) + " bytes, rank " + std::to_string(map_.rank()) + " has room for " +

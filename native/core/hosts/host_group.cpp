@@ -11,12 +11,13 @@ namespace phalanx {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
-// A leader waits longer for other hosts than the call may take, so that the host where somebody is late speaks first. Local ranks
-// wait longer still for their leader, so that nobody blames it for what it waits for.
+// If nobody knows who is late, a leader waits longer for other hosts than the call may take, so that the host where somebody is late
+// speaks first. Local ranks wait longer still for their leader, so that nobody blames it for what it waits for.
 constexpr std::int64_t kLeaderGraceNs = kSecondNs, kLocalGraceNs = 3 * kSecondNs;
 constexpr std::int64_t kBackstopNs = 10 * kSecondNs;  // no wait for the wire takes longer than the watcher's deadline and this
 constexpr std::int64_t kVerdictNs = kSecondNs * 3 / 2;  // how long the agents may take to say why a connection was lost
 constexpr unsigned kPollUs = 10'000;
+constexpr std::int64_t kWordNs = kSecondNs / 2;  // how long a host may take to say what is wrong with a call there
 constexpr std::int64_t kFarewellNs = kSecondNs / 5;  // how long the last card may take
 
 }  // namespace
@@ -129,6 +130,8 @@ void HostGroup::rethrow(const Trouble& trouble) {
 
 // A second thread waits here until the first is done: the wire must not touch the caller's memory any more when it goes on.
 void HostGroup::give_up(const Trouble& trouble) noexcept {
+  // The launcher tells the world of this host first. All ranks here shall say what it said, not that one of them has raised it.
+  if (trouble.reporter == kLauncher) set_fault(outer_->layout(), trouble.kind, trouble.culprit, kLauncher, 0, trouble.detail);
   std::call_once(over_, [&] {
     try {
       if (is_leader()) tell_trouble(trouble);
@@ -149,14 +152,27 @@ void HostGroup::tell_trouble(const Trouble& trouble) {
 void HostGroup::look() noexcept {
   try {
     outer_->throw_if_broken();
-    const std::int64_t deadline_ns = wait_deadline_ns_.load();
-    if (deadline_ns == 0 || Deadline(deadline_ns + kLeaderGraceNs, wait_paused_ns_.load()).left_ns() > 0) return;
-    const int peer = awaited_peer_.load();
-    const std::string whom = peer < 0 ? "another host" : map_.name_of(map_.host_of(peer));
-    fail_elsewhere(FaultKind::kTimeout, whom + " did not come");
+    look_at_the_time();
   } catch (const Trouble& trouble) {
     give_up(trouble);
+  } catch (const std::exception&) {  // no memory for a text: the next look may have it
   }
+}
+
+void HostGroup::look_at_the_time() {
+  const std::int64_t deadline_ns = wait_deadline_ns_.load(), paused_ns = wait_paused_ns_.load();
+  if (deadline_ns == 0 || Deadline(deadline_ns, paused_ns).left_ns() > 0) return;
+  const Seq seq = outer_->seq();
+  if (std::exchange(asked_for_, seq) != seq) {
+    const std::string late = words_.find_late(seq);
+    if (wait_deadline_ns_.load() != deadline_ns) return;  // whoever was late has come meanwhile
+    outer_->throw_if_broken();  // and the host where somebody is late may have said more
+    if (!late.empty()) fail_elsewhere(FaultKind::kTimeout, late);
+  }
+  if (Deadline(deadline_ns + kLeaderGraceNs, paused_ns).left_ns() > 0) return;
+  const int peer = awaited_peer_.load();
+  const std::string whom = peer < 0 ? "another host" : map_.name_of(map_.host_of(peer));
+  fail_elsewhere(FaultKind::kTimeout, whom + " did not come");
 }
 
 void HostGroup::lost(const WireError& error, int peer) {
@@ -168,7 +184,13 @@ void HostGroup::lost(const WireError& error, int peer) {
       throw_if_told(host, take_card(host));
     }
   }
-  for (const std::int64_t until = monotonic_ns() + kVerdictNs; monotonic_ns() < until; usleep(kPollUs)) outer_->throw_if_broken();
+  const std::int64_t until = monotonic_ns() + kVerdictNs;
+  outer_->throw_if_broken();
+  if (const std::string left = words_.find_left(); !left.empty()) {
+    outer_->throw_if_broken();
+    fail_elsewhere(FaultKind::kPeerLeft, left);
+  }
+  for (; monotonic_ns() < until; usleep(kPollUs)) outer_->throw_if_broken();
   const std::string who = peer < 0 ? "another host"
                                    : "rank " + std::to_string(peer) + " on host " + std::to_string(map_.host_of(peer));
   fail_elsewhere(FaultKind::kPeerDied, "the connection to " + who + " was lost: " + error.what());
@@ -245,6 +267,19 @@ void HostGroup::await_cards(const Call& call, const std::function<std::size_t(in
   if (refusal.empty()) return;
   inner_.refuse(byte_phase(call, Operation::kBroadcast, 0), refusal);  // where the others wait for the verdict
   throw Trouble(FaultKind::kPeerFailed, kElsewhere, outer_->rank(), outer_->seq(), {refusal}, false);
+}
+
+void HostGroup::await_word(int host) {
+  const std::int64_t until = monotonic_ns() + kWordNs;
+  if (Mail& mail = mail_[std::size_t(host)]; is_leader() && host != map_.host() && mail.standing != 0) {
+    try {
+      wire_.wait({&mail.standing, 1}, kWordNs);
+      mail.standing = 0;
+      throw_if_told(host, take_card(host));
+    } catch (const WireError&) {  // it says nothing, and this group is broken anyway
+    }
+  }
+  for (; monotonic_ns() < until + kWordNs; usleep(kPollUs)) outer_->throw_if_broken();
 }
 
 Card HostGroup::take_card(int host) {

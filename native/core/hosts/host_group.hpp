@@ -19,10 +19,16 @@
 
 namespace phalanx {
 
-// Facts in words, for other hosts. Any thread may call them.
+// Facts in words. Any thread may call them.
 struct Words {
   std::function<std::string(const Card& card)> describe_call;         // "all_reduce(float32 (3,), sum), train.py:7"
   std::function<std::string(const Trouble& trouble)> describe_trouble;  // "rank 3 (pid 812) was killed by SIGKILL"
+  // Which ranks of other hosts have not come to an operation of this group: "rank 3 did not come", and what they do instead. Empty
+  // if nobody knows. It may take a second.
+  std::function<std::string(Seq seq)> find_late;
+  // Which rank of another host has closed this group: "rank 3 on host 1 closed the group". Empty if nobody knows, or if something
+  // worse has happened.
+  std::function<std::string()> find_left;
 };
 
 // What goes to another host behind a card.
@@ -98,6 +104,9 @@ class HostGroup {
   const std::byte* payload_of(int host) const { return mail_[std::size_t(host)].come + sizeof(Card); }
   std::size_t capacity() const noexcept { return capacity_; }
 
+  // A rank of a host makes a wrong call, which only that host can describe. Throws Trouble if it says so in time.
+  void await_word(int host);
+
   // -- phases in the inner segment
   Call phase(const Call& call, Operation operation, std::uint64_t count, int root = 0) const;
   // The same for bytes that nobody computes with.
@@ -133,6 +142,7 @@ class HostGroup {
   [[noreturn]] void fail_elsewhere(FaultKind kind, const std::string& text) { outer_->fail(kind, kElsewhere, {text}); }
   [[noreturn]] void lost(const WireError& error, int peer);
   void look() noexcept;
+  void look_at_the_time();
   WireMessage standing_receive(int host);
   void stand(int host);
   // Reads the card that the standing receive of a host has got.
@@ -162,6 +172,7 @@ class HostGroup {
   // What the lane's thread waits for now.
   std::atomic<std::int64_t> wait_deadline_ns_{0}, wait_paused_ns_{0};
   std::atomic<int> awaited_peer_{-1};
+  Seq asked_for_ = 0;  // the last operation for whose late ranks the watcher has asked
   Watcher watcher_;  // last: it uses the others
 };
 

@@ -13,6 +13,10 @@ _NUMBERS = r"(\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)"
 _AT_FRONT = re.compile(rf"^(?:host \d+: )?(?:host \d+ \((?:\S+, )?)?ranks? {_NUMBERS}\b")
 _LATE = re.compile(rf"\branks? {_NUMBERS}\)? did not come$")
 _TOPIC = re.compile(r"ranks disagree on ([\w ]+)$")
+# An error of a rank, retold by its launcher. If its group is the world, its numbers are those of the job.
+_RETOLD = re.compile(r' failed: (\w+): \w+(?: #\d+)? of group "(?:world|0)": (.*?)(?: \([^() ]+:\d+\))?$')
+_SHORT = {"split sizes": "size", "the sizes of tensors": "size"}  # as phalanx.diagnosis.explain has it
+_KINDS = {"OperationTimeoutError": "timeout", "PeerLeftError": "peer_left", "PeerDiedError": "peer_died"}
 _VERDICTS = (
     (re.compile(r" was killed by | ended with exit code |connection to .* was lost|has been silent|has died"), "died"),
     (re.compile(r" had its arguments refused"), "refused"),
@@ -34,10 +38,13 @@ def find_blame(kind: str, headline: str, lines: Sequence[str]) -> tuple[tuple[in
         topic = _TOPIC.search(headline)
         is_unknown = any(line.startswith("  unknown ") for line in lines)
         culprits = () if is_unknown else _labelled("differs", lines)
-        return culprits, f"different {topic[1]}" if topic else "different operation"
+        return culprits, f"different {_SHORT.get(topic[1], topic[1])}" if topic else "different operation"
     if kind == "timeout":
         late = _LATE.search(headline)
         return _labelled("missing", lines) or (_expand(late[1]) if late else ()), "late"
+    retold = _RETOLD.search(headline)
+    if retold is not None and (blame := find_blame(_KINDS.get(retold[1], ""), retold[2], []))[0]:
+        return blame
     verdict = next((verdict for pattern, verdict in _VERDICTS if pattern.search(headline)), "elsewhere")
     front = _AT_FRONT.search(headline)
     return _expand(front[1]) if front else (), verdict

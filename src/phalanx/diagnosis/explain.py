@@ -175,9 +175,19 @@ def _disagreement(
 
 def _sides(facts: Trouble, scene: Scene, entries: Mapping[int, EntryFacts]) -> Sides:
     """Return the ranks that made the same call, as far as this rank knows."""
-    # The engine compares shapes by their number of elements, which is the count.
+    # The engine compares shapes by their number of elements, which is the count. In an all_to_all, shapes may differ.
+    # But if nothing else does, they are what ranks disagree on.
+    is_exchange = all(entry.operation == "all_to_all" for entry in entries.values())
     calls: dict[int, object] = {
-        rank: (entry.operation, entry.dtype, entry.device, entry.op, entry.root, entry.count)
+        rank: (
+            entry.operation,
+            entry.dtype,
+            entry.device,
+            entry.op,
+            entry.root,
+            entry.count,
+            is_exchange and entry.shape,
+        )
         for rank, entry in entries.items()
     }
     if scene.rank not in calls and not is_elsewhere(facts):

@@ -5,6 +5,7 @@ Pure functions over facts, as phalanx.diagnosis.explain has them for one host.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,7 @@ _ADVICE = {
     "peer_left": "let every rank make the same calls before it closes the group",
 }
 _LATE = " did not come"
+_SIZES = re.compile(r"rank (\d+) on host \d+ sends \d+ bytes, rank (\d+) has room for ")
 
 
 @dataclass(frozen=True)
@@ -85,22 +87,21 @@ class HostWords:
         """Return the rank with a number on this host; what is no number of a rank stays as it is."""
         return self.here[local] if 0 <= local < len(self.here) else local
 
-    def explain_elsewhere(
-        self, facts: Trouble, entry: EntryFacts | None, answers: Sequence[HostRows] = ()
-    ) -> PhalanxError:
+    def explain_elsewhere(self, facts: Trouble, entry: EntryFacts | None) -> PhalanxError:
         """Return the exception for what happened on another host.
 
         Args:
-            facts: The text is what that host says.
+            facts: The text is what that host says, or what the launchers say of ranks that are late.
             entry: The call of this rank.
-            answers: What the launchers of all hosts see of the group, if somebody is late.
         """
         headline, *more = facts.text.splitlines() or ["something happened on another host"]
         if facts.kind == "mismatch" and " called " in headline:
             headline, more = "hosts called different things", [f"  differs  {headline}", *more]
+        if facts.kind == "mismatch" and (sizes := _SIZES.match(headline)):
+            doubt = f"  unknown  who is right: rank {sizes[1]} or rank {sizes[2]}"
+            headline, more = "ranks disagree on split sizes", [f"  differs  {headline}", doubt]
         if facts.kind == "timeout" and headline.endswith(_LATE) and not facts.is_message:
             headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
-            more = more or self._missing(answers, facts.fault_seq)
         if entry is not None and facts.kind == "mismatch":
             more = without_agreeing(formatting.call(entry), more)
         culprits, verdict = find_blame(facts.kind, headline, more)
@@ -150,21 +151,48 @@ class HostWords:
         where = f", {formatting.place(facts.location)}" if facts.location else ""
         return f"rank {self.rank} of {self.table.size}{called}{where}"
 
-    def _missing(self, answers: Sequence[HostRows], seq: int) -> list[str]:
-        """Say what the ranks of other hosts that are late do instead."""
+    def describe_late(self, answers: Sequence[HostRows], seq: int) -> str:
+        """Say which ranks of other hosts have not come to an operation, and what they do; "" if that is unknown.
+
+        Args:
+            answers: What the launchers of all hosts see of the group.
+            seq: The number of the operation.
+        """
+        late, lines = [], []
+        for found, members in self._parts(answers):
+            for row in found.rows:
+                if row.arrived >= seq or members == self.here:
+                    continue
+                late.append(members[row.rank])
+                what = Scene(self.group, 0, len(found.rows), found.rows).whereabouts(row.rank)
+                lines.append(f"  missing  rank {late[-1]} (pid {row.any_pid}) on host {found.host} {what}")
+                lines += [f"           is now at {found.places[row.rank]}"] if row.rank in found.places else []
+        return "\n".join([f"{formatting.rank_list(late)}{_LATE}", *lines]) if late else ""
+
+    def describe_left(self, answers: Sequence[HostRows]) -> str:
+        """Say which rank of another host has closed the group; "" if that is unknown, or something else has happened.
+
+        Args:
+            answers: What the launchers of all hosts see of the group.
+        """
+        for found, members in self._parts(answers):
+            rows, fault = found.rows, found.fault
+            if members == self.here or any(row.state == "dead" for row in rows):
+                continue
+            left = [row.rank for row in rows if row.state == "left"]
+            if fault is not None:  # those who left later did so because of it
+                left = [fault.culprit] if fault.kind == "peer_left" else []
+            if left:
+                return f"rank {members[left[0]]} on host {found.host} closed the group"
+        return ""
+
+    def _parts(self, answers: Sequence[HostRows]) -> Sequence[tuple[HostRows, Sequence[int]]]:
+        """Return the part of the group on each host with its ranks; [] if that is not clear."""
         # The world of each host has the same name as a world over hosts, but nobody calls anything there.
         used = [found for found in answers if any(row.arrived for row in found.rows)]
         if [len(found.rows) for found in used] != [len(host) for host in self.table.hosts]:
             return []
-        lines = []
-        for found, members in zip(used, self.table.hosts, strict=True):
-            for row in found.rows:
-                if row.arrived >= seq or members == self.here:
-                    continue
-                what = Scene(self.group, 0, len(found.rows), found.rows).whereabouts(row.rank)
-                lines.append(f"  missing  rank {members[row.rank]} (pid {row.any_pid}) on host {found.host} {what}")
-                lines += [f"           is now at {found.places[row.rank]}"] if row.rank in found.places else []
-        return lines
+        return list(zip(used, self.table.hosts, strict=True))
 
     def _scene(
         self, rows: Sequence[RankFacts], entries: Sequence[EntryFacts | None], around: Surroundings, seq: int

@@ -228,8 +228,7 @@ class HybridGroup(SharedMemoryGroup):
             return explain(facts, Scene(self.name, self.rank, self.size))
         if facts.culprit == ELSEWHERE:
             entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
-            answers = ask_hosts(self.name) if facts.kind == "timeout" and "\n" not in facts.text else []
-            return self._words.explain_elsewhere(facts, entry, answers)
+            return self._words.explain_elsewhere(facts, entry)
         rows = self.snapshot()
         seq = facts.fault_seq if facts.kind in ("mismatch", "timeout") else facts.seq
         entries = [self.entry(rank, seq) for rank in range(len(rows))] if seq else []
@@ -240,6 +239,14 @@ class HybridGroup(SharedMemoryGroup):
         """Say for other hosts what has happened here."""
         error = self.explain_trouble(facts._replace(operation="operation", seq=facts.fault_seq))
         return self._words.for_others(error, facts.kind, os.getpid())
+
+    def find_late(self, seq: int) -> str:
+        """Ask the launchers which ranks of other hosts have not come to an operation; "" if nobody knows."""
+        return self._words.describe_late(ask_hosts(self.name), seq)
+
+    def find_left(self) -> str:
+        """Ask the launchers which rank of another host has closed this group; "" if nobody knows."""
+        return self._words.describe_left(ask_hosts(self.name))
 
     def lost_message(self, operation: str, peer: int, error: Exception, timeout_s: float) -> PhalanxError:
         """Return the exception for a message whose connection was lost."""
@@ -328,6 +335,16 @@ class _Helper:
         """Write what happened on this host."""
         group = self._group()
         return f"{facts.kind} {facts.text}" if group is None else group.describe_trouble(facts)
+
+    def find_late(self, seq: int) -> str:
+        """Name the ranks of other hosts that have not come to an operation."""
+        group = self._group()
+        return "" if group is None else group.find_late(seq)
+
+    def find_left(self) -> str:
+        """Name the rank of another host that has closed the group."""
+        group = self._group()
+        return "" if group is None else group.find_left()
 
     def message(
         self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from phalanx.engine import GroupSegment
-from phalanx.errors import OperationTimeoutError
+from phalanx.errors import MismatchError, OperationTimeoutError
 from phalanx.jobs.attempt import Attempt
 from phalanx.jobs.host import Host
 from phalanx.jobs.job import Job
@@ -22,6 +22,7 @@ from phalanx.launch.hosts.blame import AttemptVerdict
 from phalanx.launch.hosts.start import JobStart
 from phalanx.launch.rank import first_culprit
 
+_TOLD_BY_GROUPS = (OperationTimeoutError.__name__, MismatchError.__name__)
 _FIRST_WORDS_S = 2.0
 _VERDICT_S = 5.0  # longer than it takes to notice that a host is silent
 
@@ -66,6 +67,14 @@ class JointAttempt(Attempt):
     ) -> None:
         """Note a rank's failure, free the others, and tell the other hosts."""
         super().fail(rank, why, is_consequence=is_consequence, disagreement=disagreement)
+        self._accuse()
+
+    def before_shutdown(self, rank: JobRank) -> None:
+        """Tell the other hosts, before it takes a while to record what each rank was doing."""
+        self._accuse()
+        super().before_shutdown(rank)
+
+    def _accuse(self) -> None:
         culprit = first_culprit(self.ranks)
         if culprit is None:
             return
@@ -73,9 +82,10 @@ class JointAttempt(Attempt):
         hosts = self._start_told.hosts
         where = f" on host {hosts.number} ({hosts.cards[hosts.number].name}{process})"
         text = describe_failure(self.ranks, hosts.num_ranks, where)
-        # A rank whose time was up has waited for another. Its group tells the other hosts for whom, and where that is.
-        has_waited = culprit.note is not None and str(culprit.note).startswith(OperationTimeoutError.__name__)
-        is_consequence = has_waited or not culprit.is_culprit
+        # A rank whose time was up has waited for another, and if ranks disagree, it is not known here who is right. The
+        # group tells the other hosts more than this launcher can.
+        is_told = culprit.note is not None and str(culprit.note).startswith(_TOLD_BY_GROUPS)
+        is_consequence = is_told or not culprit.is_culprit
         self._others.accuse(
             AttemptVerdict(text, hosts.number, culprit.exit_code or 1, culprit.number, is_consequence=is_consequence)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from phalanx.diagnosis.findings import place_of
 from phalanx.diagnosis.observation import Observation
 from phalanx.diagnosis.plain_data import from_plain
-from phalanx.engine.facts import RankFacts
+from phalanx.engine.facts import FaultFacts, RankFacts
 from phalanx.launch.rank_server import ask_hosts as ask_launchers
 
 
@@ -21,12 +21,14 @@ class HostRows:
         rows: The members of the group on that host; their `rank` is their number among these members.
         places: Where they are in their program, such as "train.py:61 in step", by the same numbers, as far as it is
             known.
+        fault: Why the group is broken on that host; None if it is not.
         monotonic_ns: The clock of that host when it answered, for the times in `rows`.
     """
 
     host: int
     rows: list[RankFacts]
     places: dict[int, str] = field(default_factory=dict)
+    fault: FaultFacts | None = None
     monotonic_ns: int = 0
 
 
@@ -55,4 +57,5 @@ def _read(host: int, answer: object) -> Iterable[HostRows]:
     places = {process.pid: place_of(process) for process in seen.processes}
     for group in seen.groups:
         known = {row.rank: places.get(row.any_pid, "") for row in group.rows}
-        yield HostRows(host, group.rows, {rank: place for rank, place in known.items() if place}, seen.monotonic_ns)
+        found = {rank: place for rank, place in known.items() if place}
+        yield HostRows(host, group.rows, found, group.fault, seen.monotonic_ns)

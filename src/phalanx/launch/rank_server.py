@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
+from phalanx.diagnosis import Scene, explain
+from phalanx.diagnosis.formatting import ELSEWHERE
+from phalanx.engine import GroupSegment
+from phalanx.engine.facts import Trouble
 from phalanx.errors import PhalanxError
 from phalanx.launch.board import nobody_wrote
 from phalanx.launch.context import current_context
 from phalanx.launch.hosts.addresses import Endpoint, parse_endpoint
 from phalanx.launch.hosts.client import ServerClient
-from phalanx.settings import job_attempt, job_desk, job_token
+from phalanx.settings import job_attempt, job_desk, job_token, read_placement
 
 _KEPT_AS = "rendezvous server"
 # The server that the watchers of this job meet at, if torchrun, mpiexec or srun has started its ranks.
@@ -66,8 +71,23 @@ def rendezvous_server() -> ServerClient | None:
     context = current_context()
     if context is None:
         return ServerClient(parse_endpoint(place), job_token())
-    client: ServerClient = context.own.setdefault(_KEPT_AS, ServerClient(parse_endpoint(place), job_token()))
+    if _KEPT_AS not in context.own:
+        look = functools.partial(_look_at_world, GroupSegment.attach(context.descriptor, is_writable=False))
+        context.own.setdefault(_KEPT_AS, ServerClient(parse_endpoint(place), job_token(), look))
+    client: ServerClient = context.own[_KEPT_AS]
     return client
+
+
+def _look_at_world(world: GroupSegment) -> None:
+    """Raise what the launcher says of another host, so that a rank does not wait for what a lost host should write.
+
+    Raises:
+        PhalanxError: Something has happened on another host.
+    """
+    fault, placement = world.fault(), read_placement()
+    if fault is not None and fault.text.startswith(ELSEWHERE) and placement is not None:
+        facts = Trouble("peer_failed", "connect", culprit=-1, reporter=-1, text=fault.text, is_fatal=True)
+        raise explain(facts, Scene("world", placement.rank, placement.size))
 
 
 def job_board() -> ServerBoard | None:

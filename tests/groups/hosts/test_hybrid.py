@@ -89,6 +89,13 @@ def test_groups_of_one_host_share_memory_and_others_go_over_hosts(tmp_path: Path
     run_on_pretended_hosts(body, tmp_path)
 
 
+def test_the_wire_is_that_of_torch_even_if_a_stand_in_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "ProcessGroupGloo", object())
+    run_on_pretended_hosts(lambda group: group.barrier(), tmp_path)
+
+
 def test_messages(tmp_path: Path) -> None:
     def body(group: HybridGroup) -> None:
         right, left = (group.rank + 1) % 4, (group.rank - 1) % 4
@@ -137,6 +144,21 @@ def test_a_mismatch_inside_a_host_is_told_to_the_others(tmp_path: Path) -> None:
     def body(group: HybridGroup) -> None:
         with pytest.raises(MismatchError, match=r"rank 3.*int32|rank 2.*float32"):
             group.broadcast(torch.ones(5, dtype=torch.int32 if group.rank == 3 else torch.float32))
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_a_rank_that_exchanges_other_sizes_than_all_others_is_named(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        each = torch.ones(20 if group.rank == 2 else 16)
+        with pytest.raises(MismatchError) as raised:
+            group.all_to_all([torch.empty_like(each) for _ in range(4)], [each] * 4)
+        error = raised.value
+        if group.rank < 2:
+            assert (error.culprits, error.verdict) == ((2,), "different shape")
+        if group.rank != 2:
+            assert "  differs  rank 2 (pid " in str(error)
+            assert "called all_to_all float32 (20,), hosts/test_hybrid.py:" in str(error)
 
     run_on_pretended_hosts(body, tmp_path)
 

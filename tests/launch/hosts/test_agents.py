@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.errors import OperationTimeoutError, PeerError, UsageError
+from phalanx.errors import OperationTimeoutError, PeerDiedError, PeerError, UsageError
 from phalanx.launch.hosts.addresses import Endpoint
 from phalanx.launch.hosts.agent_client import AgentClient
 from phalanx.launch.hosts.blame import AttemptVerdict
@@ -355,6 +355,22 @@ def test_a_rank_does_not_wait_for_a_server_that_is_gone() -> None:
             os.kill(host.client.pid, signal.SIGKILL)
         with pytest.raises(PeerError, match="is gone"):
             client.request({"op": "list", "prefix": ""})
+
+
+def test_a_rank_does_not_wait_for_what_a_lost_host_should_write() -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise PeerDiedError("host 1 has been silent for 3 s")
+
+    with agents() as start:
+        hosts = [start(), start()]
+        (told, _) = await_kind("start", *hosts)
+        client = ServerClient(server_of(told).place, told["token"], look)
+        with contextlib.closing(client), pytest.raises(PeerDiedError, match="silent"):
+            client.get(["what host 1 writes"], LIMIT_S)
 
 
 def test_questions_reach_all_hosts() -> None:

@@ -25,16 +25,16 @@ def test_a_rank_that_is_to_blame_is_the_verdict_at_once() -> None:
 def test_a_consequence_waits_for_its_cause() -> None:
     judge = Judge()
     judge.hear(FREED, 10.0)
-    assert judge.decide(10.5) is None
-    judge.hear(KILLED, 10.6)
-    assert judge.decide(10.6) == KILLED
+    assert judge.decide(10.4) is None
+    judge.hear(KILLED, 10.45)
+    assert judge.decide(10.45) == KILLED
 
 
-def test_a_consequence_without_a_cause_is_the_verdict_after_a_second() -> None:
+def test_a_consequence_without_a_cause_is_the_verdict_after_half_a_second() -> None:
     judge = Judge()
     judge.hear(FREED, 10.0)
-    assert judge.due_at == 11.0
-    assert judge.decide(11.0) == FREED
+    assert judge.due_at == 10.5
+    assert judge.decide(10.5) == FREED
 
 
 def test_the_verdict_never_changes() -> None:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--hosts",
-    "is_over_hosts",
-    is_flag=True,
-    help="Run the four ranks on two hosts that this machine makes (root). A cell takes some seconds.",
+    "layout",
+    type=click.Choice(["2+2", "1+2+1", "1+1+1+1"]),
+    is_flag=False,
+    flag_value="2+2",
+    help="Run the four ranks on hosts that this machine makes (root), so many on each.",
 )
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all outcomes to this file."
@@ -44,7 +46,7 @@ def faults(
     faults: tuple[str, ...],
     doors: tuple[str, ...],
     forms: tuple[str, ...],
-    is_over_hosts: bool,
+    layout: str | None,
     json_file: Path | None,
     verbose: bool,
 ) -> None:
@@ -73,7 +75,7 @@ def faults(
             _tell_notes(outcome)
 
     with contextlib.ExitStack() as stack:
-        run_cell = _start_hosts(stack) if is_over_hosts else run_on_this_host
+        run_cell = run_on_this_host if layout is None else _start_hosts(stack, layout)
         outcomes = run_cells(cells, watch, run_cell=run_cell)
     click.echo(f"{write_table(outcomes)}\n\n{write_legend()}")
     if json_file is not None:
@@ -82,15 +84,16 @@ def faults(
     raise SystemExit(1 if any(outcome.flaws for outcome in outcomes) else 0)
 
 
-def _start_hosts(stack: contextlib.ExitStack) -> Callable[[Cell], Run]:
-    from phalanx_tools.conformance.faults.over_hosts import NUM_HOSTS, run_cell_over_hosts
+def _start_hosts(stack: contextlib.ExitStack, layout: str) -> Callable[[Cell], Run]:
+    from phalanx_tools.conformance.faults.over_hosts import JobsOverHosts
     from phalanx_tools.hosts.bed import hosts
     from phalanx_tools.hosts.requirements import why_no_hosts
 
     if why_no_hosts():
         raise click.ClickException(why_no_hosts())
-    bed = stack.enter_context(hosts(NUM_HOSTS))
-    return lambda cell: run_cell_over_hosts(cell, bed)
+    num_ranks = [int(number) for number in layout.split("+")]
+    bed = stack.enter_context(hosts(len(num_ranks)))
+    return stack.enter_context(JobsOverHosts(bed, num_ranks)).run_cell
 
 
 def _tell_notes(outcome: CellResult) -> None:

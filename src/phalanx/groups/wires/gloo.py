@@ -21,6 +21,8 @@ from phalanx.groups.wires.wire import WireMessage, bytes_at
 from phalanx.launch.board import Board
 
 dist: Any = torch.distributed  # torch's types lack what is used here
+_c10d: Any = torch._C._distributed_c10d
+_Gloo: Any = _c10d.ProcessGroupGloo  # torch.distributed may have phalanx's stand-in under this name
 _FOREVER = timedelta(days=20)  # Gloo counts milliseconds in 32 bits somewhere; each wait has a limit of its own
 _MOMENT = timedelta(milliseconds=1)
 _NO_TAG = 2**31 - 1  # nobody sends with this one
@@ -40,12 +42,12 @@ class GlooWire:
     """
 
     def __init__(self, board: Board, rank: int, size: int, address: str, timeout_s: float) -> None:
-        options = dist.ProcessGroupGloo._Options()
+        options = _Gloo._Options()
         options._timeout = timedelta(seconds=timeout_s)
         options._devices = [_new_device(address)]
         store = _BoardStore(board, timeout_s)
         # Connections are made when they are first used: most pairs of ranks never talk to each other.
-        self._group: Any = dist.ProcessGroupGloo(store, rank, size, options)
+        self._group: Any = _Gloo(store, rank, size, options)
         store.fetch([f"0/{number}" for number in range(size)])
         self._store = store  # torch does not keep a store of Python alive
         self._group.set_timeout(_FOREVER)
@@ -136,8 +138,8 @@ def _new_device(address: str) -> Any:
     """
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if interface:
-        return dist.ProcessGroupGloo.create_device(interface=interface, lazy_init=True)
-    return dist.ProcessGroupGloo.create_device(hostname=address, lazy_init=True)
+        return _Gloo.create_device(interface=interface, lazy_init=True)
+    return _Gloo.create_device(hostname=address, lazy_init=True)
 
 
 def _lost(error: Exception) -> ConnectionError:

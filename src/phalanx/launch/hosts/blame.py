@@ -15,7 +15,7 @@ from phalanx.launch.hosts.cards import HostCard, host_title
 
 BEAT_S = 0.25
 SILENCE_S = 3.0
-_PATIENCE_S = 1.0  # with failures that are only consequences, until their cause comes
+_PATIENCE_S = 0.5  # with failures that are only consequences, until their cause comes
 _LATE_S = 0.5  # a loop that is so late was not awake, and can't judge others
 
 

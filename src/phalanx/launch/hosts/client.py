@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from phalanx.errors import OperationTimeoutError, PeerError, UsageError
 from phalanx.launch.hosts.addresses import Endpoint
@@ -17,6 +17,7 @@ _CONNECT_S = 10.0
 _ANSWER_S = 10.0  # for requests that need not wait for other ranks
 _BETWEEN_ATTEMPTS_S = 0.1
 _SLICE_S = 2.0  # a wait asks again after this time, so that it notices a server that does not answer
+_LOOK_S = 0.25  # between two looks at what could end a wait
 _READ_BYTES = 1 << 18
 
 
@@ -29,11 +30,13 @@ class ServerClient:
     Args:
         place: Where the server is.
         token: The job's secret.
+        look: Called again and again while a request waits for its answer; what it raises ends the request.
     """
 
-    def __init__(self, place: Endpoint, token: str) -> None:
+    def __init__(self, place: Endpoint, token: str, look: Callable[[], None] = lambda: None) -> None:
         self.place = place
         self._token = token
+        self._look = look
         self._lock = threading.Lock()  # guards _idle and _owner
         self._idle: list[_Connection] = []
         self._owner = os.getpid()
@@ -88,7 +91,7 @@ class ServerClient:
                 for connection in self._idle:
                     connection.close()
                 self._idle.clear()
-            return self._idle.pop() if self._idle else _Connection(self.place, self._token)
+            return self._idle.pop() if self._idle else _Connection(self.place, self._token, self._look)
 
     def _server(self) -> str:
         return f"the rendezvous server of the job at {self.place}"
@@ -110,9 +113,10 @@ class ServerClient:
 class _Connection:
     """One connection, for one thread at a time."""
 
-    def __init__(self, place: Endpoint, token: str) -> None:
+    def __init__(self, place: Endpoint, token: str, look: Callable[[], None]) -> None:
         self._place = place
         self._token = token
+        self._look = look
         self._socket: socket.socket | None = None
         self._link = Link(token, is_server=False)
         self._num_requests = 0
@@ -172,8 +176,16 @@ class _Connection:
 
     def _receive(self, deadline: float) -> list[Message]:
         assert self._socket is not None
-        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        data = self._socket.recv(_READ_BYTES)
-        if not data:
-            raise EOFError
-        return self._link.feed(data)
+        while True:
+            left_s = max(0.001, deadline - time.monotonic())
+            self._socket.settimeout(min(left_s, _LOOK_S))
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except TimeoutError:
+                self._look()
+                if left_s <= _LOOK_S:
+                    raise
+                continue
+            if not data:
+                raise EOFError
+            return self._link.feed(data)

@@ -15,7 +15,7 @@ from phalanx_tools.conformance.faults.operations import CULPRIT, Arguments, Oper
 
 REASON = "the fault matrix wants it so"
 # The rank, its process if that is on this host, and else the host.
-_PROCESS = rf"rank {CULPRIT}(?: of \d+)? (?:\(pid \d+\)|on host \d+(?: \((?:\S+, )?pid \d+\))?)"
+_PROCESS = rf"rank {CULPRIT}(?: of \d+)? (?:\(pid \d+\)|on host \d+(?: \(\S+(?:, pid \d+)?\))?)"
 _CALLED = rf"differs +{_PROCESS} called .*, \S*(?:operations|program)\.py:\d+"
 
 
@@ -47,8 +47,8 @@ def _fault(name: str, verdicts: str, words: str, needs: str = "") -> Fault:
 
 _LOSSES = (
     _fault("killed", "died", rf"{_PROCESS} was killed by SIGKILL"),
-    _fault("raised", "raised", rf"{_PROCESS} raised: ValueError: {REASON}"),
-    _fault("exited", "left|ended", rf"{_PROCESS} (?:has reached the end of its program|closed the group)"),
+    _fault("raised", "raised", rf"{_PROCESS} (?:raised|failed): ValueError: {REASON}"),  # "failed" says the launcher
+    _fault("exited", "left|ended", rf"{_PROCESS} (?:closed the group|has reached the end of its (?:program|function))"),
     _fault("exited hard", "died", rf"{_PROCESS} ended with exit code 3"),
 )
 _STALL = _fault("stalled", "late", rf"{_PROCESS} .*\n.*is now at \S*program\.py:\d+ in stall\b")

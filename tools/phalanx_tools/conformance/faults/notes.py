@@ -57,11 +57,9 @@ def read_fault(folder: Path) -> float | None:
 def read_notes(folder: Path) -> dict[int, Note]:
     """Return what ranks have written down."""
     found = {}
-    for rank in range(NUM_RANKS):
-        path = folder / f"{rank}.note"
-        if path.exists():
-            fields = json.loads(path.read_text())
-            found[rank] = Note(**{**fields, "culprits": tuple(fields["culprits"])})
+    for path in folder.glob("*.note"):
+        fields = json.loads(path.read_text())
+        found[int(path.stem)] = Note(**{**fields, "culprits": tuple(fields["culprits"])})
     return found
 
 

@@ -48,9 +48,9 @@ def play(cell: Cell, door: Door, folder: Path) -> None:
     """
     right = cell.arguments()
     cell.operation.call(door, right)
-    meet(cell, door)
-    door.set_timeout(cell.timeout)
     try:
+        meet(cell, door)  # the culprit may have done its part of this and go wrong before another rank has
+        door.set_timeout(cell.timeout)
         if door.rank == CULPRIT:
             go_wrong(cell, door, right, folder)
         else:

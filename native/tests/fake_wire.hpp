@@ -174,7 +174,8 @@ class Hosts {
     const std::size_t host = std::size_t(map.host());
     FakeWire wire(network_, rank);
     const auto outer = endpoint_on(outer_[host], map.local());
-    HostGroup group(outer, alias(inner_[host]), std::move(map), wire, plain_words());
+    Mailbox mailbox(outer);
+    HostGroup group(outer, alias(inner_[host]), std::move(map), wire, mailbox, plain_words());
     const std::shared_ptr<void> disowning(nullptr, [&](void*) { disown(group.inner().*member(EndpointSegment{})); });
     body(group);
   }

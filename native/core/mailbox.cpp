@@ -98,9 +98,16 @@ void Mailbox::start(const std::shared_ptr<Transfer>& transfer) {
   }
 }
 
-void Mailbox::tell_end(const Transfer& notice, int peer) {
+void Mailbox::tell_end(const Transfer& notice, int peer) { note_end(notice.mark, notice.call, peer); }
+
+MessageMark Mailbox::note_begin(const Call& call) {
   const std::lock_guard lock(mutex_);
-  endpoint_->journal().end_message(notice.mark, notice.call, peer);
+  return endpoint_->journal().begin_message(call, call.tag);
+}
+
+void Mailbox::note_end(const MessageMark& mark, const Call& call, int peer) {
+  const std::lock_guard lock(mutex_);
+  endpoint_->journal().end_message(mark, call, peer);
 }
 
 // Reserve the memory that a message goes through, the first time that one needs it.

@@ -75,6 +75,9 @@ class Mailbox {
   void start(const std::shared_ptr<Transfer>& transfer);
   // The message that `notice` began is over; `peer` was on the other side.
   void tell_end(const Transfer& notice, int peer);
+  // A message that something else moves, for the journal; `peer` was on the other side.
+  MessageMark note_begin(const Call& call);
+  void note_end(const MessageMark& mark, const Call& call, int peer);
   // From here on the native thread moves it.
   void detach(const std::shared_ptr<Transfer>& transfer);
   // Returns false if it is not done by the deadline; it goes on. With `is_final`, withdraws it instead, and throws the trouble.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "far_peer.hpp"
+
 namespace phalanx {
 namespace {
 
@@ -24,6 +26,11 @@ Enum known(std::uint64_t value) noexcept {
 
 std::int32_t rank_or_none(const Layout& layout, std::int64_t rank) noexcept {
   return rank >= 0 && rank < layout.num_ranks() ? static_cast<std::int32_t>(rank) : -1;
+}
+
+// Also a rank of another host.
+std::int32_t peer_or_none(const Layout& layout, std::int32_t number) noexcept {
+  return is_far(number) && rank_of_far(number) < kMaxRanks ? number : rank_or_none(layout, number);
 }
 
 std::string copy_text(const char* text, std::size_t room) {
@@ -82,12 +89,12 @@ std::optional<EntryFacts> read_entry(const Layout& layout, int rank, const Journ
   facts.dtype = known<DType>(what >> 8 & 0xff);
   facts.op = known<ReduceOp>(what >> 16 & 0xff);
   facts.device = (what & kOnDevice) != 0 ? "cuda" : "cpu";
-  facts.root = rank_or_none(layout, static_cast<std::int32_t>(what >> 32));
+  facts.root = peer_or_none(layout, static_cast<std::int32_t>(what >> 32));
   facts.count = entry.count.load(kRelaxed);
   facts.location = read_location(layout, rank, where & (kMayDoMore - 1));
   facts.is_async = (where & kIsAsync) != 0;
   facts.may_do_more = (where & kMayDoMore) != 0;
-  facts.peer = rank_or_none(layout, static_cast<std::int32_t>(where >> 32));
+  facts.peer = peer_or_none(layout, static_cast<std::int32_t>(where >> 32));
   facts.start_ns = entry.start_ns.load(kRelaxed);
   facts.end_ns = entry.end_ns.load(kRelaxed);
   facts.num_dims = static_cast<std::uint32_t>(std::min<std::size_t>(what >> 24 & 0x7f, kShapeDims));

@@ -222,7 +222,6 @@ NB_MODULE(_native, m) {
            "Tell peers that this rank has raised an error outside the group's operations.")
       .def("_die", &RankEndpoint::die, "status"_a)
       .def("_join_hosts", &RankEndpoint::join_hosts, "descriptor"_a, "hosts"_a, "rank"_a, "wire"_a, "helper"_a)
-      .def("_watch_wait", &RankEndpoint::watch_wait, "begins"_a)
       .def("watch", &RankEndpoint::watch, "ancestor"_a, "Fail when the other group fails, from which this one was made.")
       .def("find_dead", &RankEndpoint::find_dead, "Return the ranks that are dead or have left.")
       .def("fault", [](RankEndpoint& self) { return fault_of(self.core().layout()); },

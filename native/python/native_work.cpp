@@ -51,7 +51,7 @@ nb::object NativeWork::result() {
 }
 
 nb::object NativeWork::source_rank() {
-  if (!transfer || !is_done() || transfer->source < 0) return nb::none();
+  if (!transfer || !is_done() || (transfer->source < 0 && !is_far(transfer->source))) return nb::none();
   return nb::int_(endpoint().rank_of_local(transfer->source));
 }
 

@@ -101,7 +101,7 @@ void RankEndpoint::join_hosts(int descriptor, std::vector<std::vector<int>> host
     return with_python([&] { return utf8_of(nb::str(nb::handle(helper).attr("find_left")())); });
   };
   const nb::gil_scoped_release unlocked;
-  hosts_ = std::make_unique<HostGroup>(endpoint_, Segment::attach(descriptor), HostMap(std::move(hosts), rank), *wire_, std::move(words));
+  hosts_ = std::make_unique<HostGroup>(endpoint_, Segment::attach(descriptor), HostMap(std::move(hosts), rank), *wire_, *mailbox_, std::move(words));
 }
 
 }  // namespace phalanx::python

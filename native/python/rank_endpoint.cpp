@@ -77,10 +77,26 @@ RankEndpoint::RankEndpoint(int descriptor, int rank, bool is_thread, double defa
       sites_(std::move(library_folders)),
       explain_(std::move(explain)) {}
 
+static bool is_python_ending() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 RankEndpoint::~RankEndpoint() {
   note_departure(Departure::kDropped);
-  close();
-  if (endpoint_->is_owner()) return;
+  // Threads that wait for the wire could not come back when Python ends. Groups that were left open are closed before: see
+  // phalanx.groups.open_groups.
+  bool has_stuck_threads = hosts_ && is_python_ending();
+  try {
+    if (!has_stuck_threads) close();
+    has_stuck_threads |= hosts_ && hosts_->mail().has_stuck_threads();
+  } catch (nb::python_error& interruption) {
+    interruption.discard_as_unraisable("a group that is left");
+  }
+  if (endpoint_->is_owner() && !has_stuck_threads) return;
   // After fork the threads are not here, and what they held can't even be destroyed.
   (void)lane_.release();
   (void)hosts_.release();
@@ -102,6 +118,12 @@ void RankEndpoint::close() {
   interceptor_ = nb::object();  // it may lead back to this group, and the garbage collector does not see that
   // Operations still under way end with an error; their threads must be gone before the memory is.
   const bool has_pending = [&] { prune_pending(); return !pending_collectives_.empty() || !pending_messages_.empty(); }();
+  std::optional<nb::python_error> interruption;
+  if (hosts_ && endpoint_->is_owner()) {  // what small sends have left behind is done for the program
+    const Unlocked unlocked(Unlocked::When::kAtOnce);
+    hosts_->mail().flush(monotonic_ns() + static_cast<std::int64_t>(std::min(timeout_s, 1e9) * 1e9));
+  }
+  if (PyErr_Occurred() != nullptr) interruption.emplace();  // a signal handler raised while we waited
   {
     const nb::gil_scoped_release unlocked;
     if (has_pending && endpoint_->is_owner())
@@ -116,6 +138,7 @@ void RankEndpoint::close() {
   device_ranks_.clear();
   pending_collectives_.clear();
   pending_messages_.clear();
+  if (interruption) throw *interruption;
 }
 
 void RankEndpoint::drain() {
@@ -129,6 +152,7 @@ void RankEndpoint::drain() {
     std::stable_partition(transfers.begin(), transfers.end(), [](const auto& transfer) { return transfer->is_send(); });
     for (const auto& transfer : transfers) {
       if (!transfer->is_send()) mailbox_->cancel_receives();
+      if (!transfer->is_send() && hosts_) hosts_->mail().cancel_receives();
       try {
         mailbox_->wait(transfer, transfer->call.deadline_ns, false);
       } catch (const Trouble&) {

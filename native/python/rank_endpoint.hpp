@@ -82,11 +82,9 @@ class RankEndpoint {
   // Numbers in the whole group; the endpoint has those of this host.
   int rank() const noexcept { return hosts_ ? hosts_->rank() : endpoint_->rank(); }
   int num_ranks() const noexcept { return hosts_ ? hosts_->num_ranks() : endpoint_->num_ranks(); }
-  int rank_of_local(int local) const { return hosts_ && local >= 0 ? hosts_->map().ranks_here()[std::size_t(local)] : local; }
-  // Operations of Python on the wire, which nothing but the watcher can interrupt.
-  void watch_wait(bool begins) {
-    const nb::gil_scoped_release unlocked;
-    if (hosts_) hosts_->watch_wait(begins);
+  int rank_of_local(int local) const {
+    if (is_far(local)) return rank_of_far(local);
+    return hosts_ && local >= 0 ? hosts_->map().ranks_here()[std::size_t(local)] : local;
   }
   Lane& lane() { return *lane_; }
   Mailbox& mailbox() { return *mailbox_; }
@@ -163,7 +161,7 @@ class RankEndpoint {
   template <class Prepare>
   auto prepare_or_tell(Call& call, const Prepare& prepare);
   nb::object message(Operation operation, const Arguments& args, int peer);
-  nb::object message_over_hosts(const Call& call, nb::handle object, int peer, long tag, double timeout, bool is_async);
+  nb::object message_over_hosts(const Call& call, nb::handle object, const Tensor& tensor, double timeout);
   nb::object device_message(Call call, nb::handle object, const Tensor& tensor, double timeout);
   cuda::DeviceMail& device_mail();
   using OnDevice = std::shared_ptr<const cuda::DeviceOperation>;

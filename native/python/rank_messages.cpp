@@ -34,7 +34,10 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
       if (tensor.device != kHost) refuse_device();
       if (peer == kAnySource)
         throw UsageProblem("a group over several hosts can't receive from any rank; give the source");
-      if (!hosts_->map().is_here(peer)) return message_over_hosts(call, object, peer, tag, timeout, is_async);
+      if (!hosts_->map().is_here(peer)) {
+        call.root = far_number(peer);
+        return message_over_hosts(call, object, tensor, timeout);
+      }
       call.root = hosts_->map().local_of(peer);
     }
     if (tensor.device != kHost) [[unlikely]]
@@ -66,8 +69,38 @@ nb::object RankEndpoint::message(Operation operation, const Arguments& args, int
   }
 }
 
-nb::object RankEndpoint::message_over_hosts(const Call& call, nb::handle object, int peer, long tag, double timeout, bool is_async) {
-  return helper_.attr("message")(operation_name(call.operation), object, peer, tag, effective(timeout), is_async);
+// A large message may have to keep its memory for longer than the call: see docs/internals/hosts.md.
+static std::shared_ptr<void> keep_until_released(const nb::object& memory, const std::shared_ptr<Piece>& piece) {
+  return std::shared_ptr<void>(new nb::object(memory), [piece](void* kept) {
+    const nb::gil_scoped_acquire locked;
+    delete static_cast<nb::object*>(kept);
+  });
+}
+
+nb::object RankEndpoint::message_over_hosts(const Call& call, nb::handle object, const Tensor& tensor, double timeout) {
+  const bool is_send = call.operation == Operation::kSend;
+  const Place place(tensor);
+  if (is_send) place.load();
+  const bool is_large = place.bytes > kMailBytes;
+  const nb::object memory = is_large || call.is_async ? hold_memory(object) : nb::none();
+  const std::shared_ptr<void> keep = is_large ? keep_until_released(memory, place.piece) : place.piece;
+  HostMail& mail = hosts_->mail();
+  std::shared_ptr<HostMessage> message;
+  {
+    const Unlocked unlocked(Unlocked::When::kAtOnce);
+    message = mail.start(call, place.data, place.bytes, keep);
+    if (!call.is_async) {
+      mail.wait(message, call.deadline_ns, true);
+      if (!is_send) place.store();
+    }
+  }
+  if (!call.is_async) return is_send ? nb::none() : nb::object(nb::int_(rank_of_far(call.root)));
+  auto* work = new NativeWork(self(), nb::borrow(object), memory, call, timeout);
+  nb::object result = nb::cast(work, nb::rv_policy::take_ownership);
+  work->transfer = message;
+  work->unpack = place.piece;
+  pending_messages_.emplace_back(message, memory);
+  return result;
 }
 
 cuda::DeviceMail& RankEndpoint::device_mail() {

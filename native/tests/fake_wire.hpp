@@ -177,10 +177,11 @@ class Hosts {
     const std::size_t host = std::size_t(map.host());
     FakeWire wire(network_, rank);
     const auto outer = endpoint_on(outer_[host], map.local());
+    Mailbox mailbox(outer);
     Words words = plain_words();
     words.find_late = [this](Seq) { return late; };
     words.find_left = [this] { return left; };
-    HostGroup group(outer, alias(inner_[host]), std::move(map), wire, words);
+    HostGroup group(outer, alias(inner_[host]), std::move(map), wire, mailbox, words);
     const std::shared_ptr<void> disowning(nullptr, [&](void*) { disown(group.inner().*member(EndpointSegment{})); });
     body(group);
   }

@@ -26,7 +26,6 @@ LEFT_OUT = {
     "test_all_reduce_of_halves_rounds_once": "halves are rounded once for each host",
     "test_a_sum_is_rounded_once": "so are float8 types",
     "test_every_float32_is_narrowed_as_torch_would": "and so is zero, which may lose its sign",
-    "test_a_split_names_the_member_that_does_not_come": "the error names the key that was not written",
     "test_every_kind_of_tensor_is_moved_right_or_refused": "it starts ranks of its own",
     "test_several_worlds_live_side_by_side": "it starts ranks of its own",
     "test_what_names_no_reduction_is_refused": "it needs no ranks",

@@ -43,14 +43,15 @@ void Transfers::wait() {
   peer_ = -1;
 }
 
-HostGroup::HostGroup(std::shared_ptr<Endpoint> outer, Segment inner, HostMap map, Wire& wire, Words words)
+HostGroup::HostGroup(std::shared_ptr<Endpoint> outer, Segment inner, HostMap map, Wire& wire, Mailbox& mailbox, Words words)
     : outer_(std::move(outer)),
       inner_(std::move(inner), outer_->rank(), outer_->member().is_thread.load() != 0),
       map_(std::move(map)),
       wire_(wire),
       words_(std::move(words)),
       capacity_(kMostBundledBytes),
-      mail_(std::size_t(map_.num_hosts())),
+      boxes_(std::size_t(map_.num_hosts())),
+      mail_(*this, mailbox),
       watcher_([this] { look(); }) {
   if (inner_.num_ranks() != outer_->num_ranks() || outer_->num_ranks() != map_.num_local() || outer_->rank() != map_.local())
     throw std::runtime_error("the table of hosts does not fit this rank's segments");
@@ -60,14 +61,14 @@ HostGroup::HostGroup(std::shared_ptr<Endpoint> outer, Segment inner, HostMap map
   if (!is_leader()) return;
   std::vector<WireMessage> receives;
   for (const int host : map_.other_hosts()) {
-    Mail& mail = mail_[std::size_t(host)];
-    for (auto* buffers : {mail.buffers, mail.outgoing}) {
+    CardBox& box = boxes_[std::size_t(host)];
+    for (auto* buffers : {box.buffers, box.outgoing}) {
       for (int i = 0; i < 2; ++i) buffers[i] = std::make_unique<std::byte[]>(sizeof(Card) + capacity_);
     }
     receives.push_back(standing_receive(host));
   }
   const std::vector<Wire::Handle> handles = wire_.start(receives);
-  for (std::size_t i = 0; i < handles.size(); ++i) mail_[std::size_t(map_.other_hosts()[i])].standing = handles[i];
+  for (std::size_t i = 0; i < handles.size(); ++i) boxes_[std::size_t(map_.other_hosts()[i])].standing = handles[i];
 }
 
 HostGroup::~HostGroup() {
@@ -80,6 +81,7 @@ HostGroup::~HostGroup() {
 
 void HostGroup::leave() noexcept {
   if (std::exchange(has_left_, true)) return;
+  mail_.say_goodbye(MailKind::kLeft, FaultKind::kPeerLeft, "");
   watcher_.close();
   std::call_once(over_, [this] {
     try {
@@ -93,6 +95,7 @@ void HostGroup::leave() noexcept {
     }
     wire_.close();
   });
+  mail_.close();
 }
 
 // -- trouble
@@ -134,24 +137,30 @@ void HostGroup::give_up(const Trouble& trouble) noexcept {
   if (trouble.reporter == kLauncher) set_fault(outer_->layout(), trouble.kind, trouble.culprit, kLauncher, 0, trouble.detail);
   std::call_once(over_, [&] {
     try {
-      if (is_leader()) tell_trouble(trouble);
+      tell_trouble(trouble);
     } catch (const std::exception&) {  // then the others see that the connection ends
     }
     wire_.cut();
+    mail_.fail_all(trouble);
   });
 }
 
 void HostGroup::tell_trouble(const Trouble& trouble) {
+  if (!is_leader() && !mail_.has_lines()) return;
   const bool is_told = trouble.culprit == kElsewhere || (trouble.culprit < 0 && trouble.reporter == kLauncher);
   const std::string text =
       is_told ? trouble.detail.text : "host " + std::to_string(map_.host()) + ": " + words_.describe_trouble(trouble);
-  wire_.wait(tell_all(trouble_card(CardKind::kFault, trouble.kind, outer_->seq(), text)), kFarewellNs);
+  std::vector<Wire::Handle> told;
+  if (is_leader()) told = tell_all(trouble_card(CardKind::kFault, trouble.kind, outer_->seq(), text));
+  mail_.say_goodbye(MailKind::kFault, trouble.kind, text);
+  wire_.wait(told, kFarewellNs);
 }
 
 // On the watcher's thread.
 void HostGroup::look() noexcept {
   try {
     outer_->throw_if_broken();
+    mail_.check_deadlines();
     look_at_the_time();
   } catch (const Trouble& trouble) {
     give_up(trouble);
@@ -175,15 +184,8 @@ void HostGroup::look_at_the_time() {
   fail_elsewhere(FaultKind::kTimeout, whom + " did not come");
 }
 
-void HostGroup::lost(const WireError& error, int peer) {
+void HostGroup::lost_message(const std::string& why, int peer) {
   outer_->throw_if_faulty();
-  for (const int host : is_leader() ? map_.other_hosts() : std::vector<int>{}) {
-    Mail& mail = mail_[std::size_t(host)];
-    while (mail.standing != 0 && wire_.has_come(mail.standing)) {
-      mail.standing = 0;
-      throw_if_told(host, take_card(host));
-    }
-  }
   const std::int64_t until = monotonic_ns() + kVerdictNs;
   outer_->throw_if_broken();
   if (const std::string left = words_.find_left(); !left.empty()) {
@@ -193,23 +195,35 @@ void HostGroup::lost(const WireError& error, int peer) {
   for (; monotonic_ns() < until; usleep(kPollUs)) outer_->throw_if_broken();
   const std::string who = peer < 0 ? "another host"
                                    : "rank " + std::to_string(peer) + " on host " + std::to_string(map_.host_of(peer));
-  fail_elsewhere(FaultKind::kPeerDied, "the connection to " + who + " was lost: " + error.what());
+  fail_elsewhere(FaultKind::kPeerDied, "the connection to " + who + " was lost: " + why);
+}
+
+void HostGroup::lost(const WireError& error, int peer) {
+  outer_->throw_if_faulty();
+  for (const int host : is_leader() ? map_.other_hosts() : std::vector<int>{}) {
+    CardBox& box = boxes_[std::size_t(host)];
+    while (box.standing != 0 && wire_.has_come(box.standing)) {
+      box.standing = 0;
+      throw_if_told(host, take_card(host));
+    }
+  }
+  lost_message(error.what(), peer);
 }
 
 // -- cards
 
 WireMessage HostGroup::standing_receive(int host) {
-  Mail& mail = mail_[std::size_t(host)];
-  return {false, map_.leader_of(host), kCardTag, mail.buffers[mail.turn].get(), sizeof(Card) + capacity_};
+  CardBox& box = boxes_[std::size_t(host)];
+  return {false, map_.leader_of(host), kCardTag, box.buffers[box.turn].get(), sizeof(Card) + capacity_};
 }
 
 // The connection may be closed already, by a host that has left. That is no trouble of the operation that has its card.
 void HostGroup::stand(int host) {
   const WireMessage receive = standing_receive(host);
   try {
-    mail_[std::size_t(host)].standing = wire_.start({&receive, 1}).front();
+    boxes_[std::size_t(host)].standing = wire_.start({&receive, 1}).front();
   } catch (const WireError&) {
-    mail_[std::size_t(host)].standing = 0;  // the next operation notices
+    boxes_[std::size_t(host)].standing = 0;  // the next operation notices
   }
 }
 
@@ -232,14 +246,14 @@ void HostGroup::send_cards(const Call& call, const std::function<Payload(int hos
   own_card_ = card_of(call, outer_->seq(), read_location(outer_->layout(), outer_->rank(), call.location));
   std::vector<WireMessage> messages;
   for (const int host : map_.other_hosts()) {
-    Mail& mail = mail_[std::size_t(host)];
+    CardBox& box = boxes_[std::size_t(host)];
     const Payload behind = payload(host);
     own_card_.payload_bytes = behind.bytes;
-    if (mail.sent[mail.sending] != 0) {  // two cards ago; it has gone unless operations were skipped
-      const Wire::Handle handle = std::exchange(mail.sent[mail.sending], 0);
+    if (box.sent[box.sending] != 0) {  // two cards ago; it has gone unless operations were skipped
+      const Wire::Handle handle = std::exchange(box.sent[box.sending], 0);
       wait(call, {&handle, 1}, map_.leader_of(host));
     }
-    std::byte* buffer = mail.outgoing[mail.sending].get();
+    std::byte* buffer = box.outgoing[box.sending].get();
     std::memcpy(buffer, &own_card_, sizeof own_card_);
     if (behind.bytes != 0) std::memcpy(buffer + sizeof own_card_, behind.data, behind.bytes);
     messages.push_back({true, map_.leader_of(host), kCardTag, buffer, sizeof own_card_ + behind.bytes});
@@ -247,9 +261,9 @@ void HostGroup::send_cards(const Call& call, const std::function<Payload(int hos
   const std::vector<Wire::Handle> handles = start(messages);
   std::size_t i = 0;
   for (const int host : map_.other_hosts()) {
-    Mail& mail = mail_[std::size_t(host)];
-    mail.sent[mail.sending] = handles[i++];
-    mail.sending ^= 1;
+    CardBox& box = boxes_[std::size_t(host)];
+    box.sent[box.sending] = handles[i++];
+    box.sending ^= 1;
   }
 }
 
@@ -271,10 +285,10 @@ void HostGroup::await_cards(const Call& call, const std::function<std::size_t(in
 
 void HostGroup::await_word(int host) {
   const std::int64_t until = monotonic_ns() + kWordNs;
-  if (Mail& mail = mail_[std::size_t(host)]; is_leader() && host != map_.host() && mail.standing != 0) {
+  if (CardBox& box = boxes_[std::size_t(host)]; is_leader() && host != map_.host() && box.standing != 0) {
     try {
-      wire_.wait({&mail.standing, 1}, kWordNs);
-      mail.standing = 0;
+      wire_.wait({&box.standing, 1}, kWordNs);
+      box.standing = 0;
       throw_if_told(host, take_card(host));
     } catch (const WireError&) {  // it says nothing, and this group is broken anyway
     }
@@ -283,27 +297,27 @@ void HostGroup::await_word(int host) {
 }
 
 Card HostGroup::take_card(int host) {
-  Mail& mail = mail_[std::size_t(host)];
-  mail.come = mail.buffers[mail.turn].get();
-  mail.turn ^= 1;
+  CardBox& box = boxes_[std::size_t(host)];
+  box.come = box.buffers[box.turn].get();
+  box.turn ^= 1;
   Card card;
-  if (!read_card(mail.come, card))
+  if (!read_card(box.come, card))
     fail_elsewhere(FaultKind::kAborted, map_.name_of(host) + " sent what is no card of phalanx");
-  mail.read = card.seq;
+  box.read = card.seq;
   return card;
 }
 
 Card HostGroup::next_card(const Call& call, int host) {
-  Mail& mail = mail_[std::size_t(host)];
+  CardBox& box = boxes_[std::size_t(host)];
   for (;;) {
-    if (mail.standing == 0) {
+    if (box.standing == 0) {
       const WireMessage receive = standing_receive(host);
-      mail.standing = start({&receive, 1}).front();
+      box.standing = start({&receive, 1}).front();
     }
-    std::vector<Wire::Handle> handles{mail.standing};
-    if (const Wire::Handle sent = std::exchange(mail.sent[mail.sending], 0); sent != 0) handles.push_back(sent);
+    std::vector<Wire::Handle> handles{box.standing};
+    if (const Wire::Handle sent = std::exchange(box.sent[box.sending], 0); sent != 0) handles.push_back(sent);
     wait(call, handles, map_.leader_of(host));
-    mail.standing = 0;
+    box.standing = 0;
     const Card card = take_card(host);
     throw_if_told(host, card);
     if (card.seq >= outer_->seq()) return card;

@@ -12,6 +12,7 @@
 
 #include "../endpoint.hpp"
 #include "card.hpp"
+#include "host_mail.hpp"
 #include "host_map.hpp"
 #include "plan.hpp"
 #include "watcher.hpp"
@@ -65,8 +66,8 @@ class Transfers {
 // Like Endpoint, it is used by one thread at a time: the group's lane.
 class HostGroup {
  public:
-  // `inner` has the same ranks as `outer`. The wire and the words must live longer.
-  HostGroup(std::shared_ptr<Endpoint> outer, Segment inner, HostMap map, Wire& wire, Words words);
+  // `inner` has the same ranks as `outer`; `mailbox` is that of `outer`. It, the wire and the words must live longer.
+  HostGroup(std::shared_ptr<Endpoint> outer, Segment inner, HostMap map, Wire& wire, Mailbox& mailbox, Words words);
   ~HostGroup();
   HostGroup(const HostGroup&) = delete;
 
@@ -101,7 +102,7 @@ class HostGroup {
   // Throws Trouble if a host has made another call. `bytes(host)` is how much must have come behind its card.
   void await_cards(const Call& call, const std::function<std::size_t(int host)>& bytes = [](int) { return std::size_t{0}; });
   // What came from a host, until the next await_cards().
-  const std::byte* payload_of(int host) const { return mail_[std::size_t(host)].come + sizeof(Card); }
+  const std::byte* payload_of(int host) const { return boxes_[std::size_t(host)].come + sizeof(Card); }
   std::size_t capacity() const noexcept { return capacity_; }
 
   // A rank of a host makes a wrong call, which only that host can describe. Throws Trouble if it says so in time.
@@ -119,8 +120,16 @@ class HostGroup {
   // -- the wire
   std::vector<Wire::Handle> start(std::span<const WireMessage> messages);
   void wait(const Call& call, std::span<const Wire::Handle> handles, int peer);
-  // For threads that wait for messages of this group's wire outside a collective.
+  Wire& wire() noexcept { return wire_; }
+
+  // -- messages between hosts
+  HostMail& mail() noexcept { return mail_; }
+  // Something is under way outside a collective, which the watcher may have to end.
   void watch_wait(bool begins) { begins ? watcher_.begin() : watcher_.end(); }
+  const Words& words() const noexcept { return words_; }
+  // The connection to a rank has ended, and a message needs it. Throws Trouble, perhaps with the verdict of the agents.
+  [[noreturn]] void lost_message(const std::string& why, int peer);
+  [[noreturn]] void fail_elsewhere(FaultKind kind, const std::string& text) { outer_->fail(kind, kElsewhere, {text}); }
 
   // The group is broken: tell the other hosts, and end all waits for the wire. Any thread.
   void give_up(const Trouble& trouble) noexcept;
@@ -128,7 +137,7 @@ class HostGroup {
   void leave() noexcept;
 
  private:
-  struct Mail {  // to and from the leader of another host
+  struct CardBox {  // to and from the leader of another host
     std::unique_ptr<std::byte[]> buffers[2], outgoing[2];
     Wire::Handle standing = 0;  // the receive that waits for the next card; 0 if none does
     int turn = 0;               // the buffer of the standing receive
@@ -139,7 +148,6 @@ class HostGroup {
   };
 
   [[noreturn]] void rethrow(const Trouble& trouble);
-  [[noreturn]] void fail_elsewhere(FaultKind kind, const std::string& text) { outer_->fail(kind, kElsewhere, {text}); }
   [[noreturn]] void lost(const WireError& error, int peer);
   void look() noexcept;
   void look_at_the_time();
@@ -161,7 +169,7 @@ class HostGroup {
   Wire& wire_;
   const Words words_;
   std::size_t capacity_;
-  std::vector<Mail> mail_;  // by host
+  std::vector<CardBox> boxes_;  // by host
   std::vector<std::pair<std::unique_ptr<std::byte[]>, std::size_t>> rooms_;
   bool is_met_ = false;  // the ranks of this host have met in this operation
   Card own_card_;
@@ -173,6 +181,7 @@ class HostGroup {
   std::atomic<std::int64_t> wait_deadline_ns_{0}, wait_paused_ns_{0};
   std::atomic<int> awaited_peer_{-1};
   Seq asked_for_ = 0;  // the last operation for whose late ranks the watcher has asked
+  HostMail mail_;
   Watcher watcher_;  // last: it uses the others
 };
 

@@ -281,7 +281,7 @@ def _timeout(facts: Trouble, scene: Scene) -> PhalanxError:
 
 def _busy_gpu(facts: Trouble, scene: Scene) -> PhalanxError:
     rank = facts.culprit
-    own = _message_here(facts, scene) if facts.is_message else _here(facts, scene)
+    own = message_here(facts, scene) if facts.is_message else _here(facts, scene)
     details = _details(
         ("here", own),
         ("do", f"look for a long kernel or copy on rank {rank}'s current stream, or give a longer timeout"),
@@ -357,7 +357,7 @@ def _way_out(facts: Trouble, scene: Scene) -> str:
 
 def _deadlock(facts: Trouble, scene: Scene) -> PhalanxError:
     headline, *circle = facts.text.splitlines() or ["the ranks wait for each other"]
-    own = _message_here(facts, scene) if facts.is_message else _here(facts, scene)
+    own = message_here(facts, scene) if facts.is_message else _here(facts, scene)
     details = _details(
         ("here", own),
         *(("cycle" if number == 0 else "", text) for number, text in enumerate(circle)),
@@ -395,14 +395,15 @@ def _message_timeout(facts: Trouble, scene: Scene) -> PhalanxError:
     pairs += scene.stand(peer)
     verdict = "deadlock" if scene.around.cycle else "no receiver" if is_send else "no sender"
     circle = [] if is_met else _circle(scene)  # the two ends of one message do not form a circle
-    details = _details(("here", _message_here(facts, scene)), *pairs, *circle, ("do", do))
+    details = _details(("here", message_here(facts, scene)), *pairs, *circle, ("do", do))
     culprits = [peer] if peer >= 0 else []
     return _error(
         OperationTimeoutError, f"{after}, waiting for {whom}: {what}", details, facts, scene, culprits, verdict
     )
 
 
-def _message_here(facts: Trouble, scene: Scene) -> str:
+def message_here(facts: Trouble, scene: Scene) -> str:
+    """Say what this rank sends or receives."""
     direction = "sends" if facts.operation == "send" else "receives"
     tag = f", tag {facts.tag}" if facts.tag else ""
     where = f", {formatting.place(facts.location)}" if facts.location else ""

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Iterable
 
-from phalanx.engine.facts import EntryFacts
+from phalanx.engine.facts import EntryFacts, far_rank
 
 # Characters that control a terminal, are invisible, or change the order in which text is shown.
 _INVISIBLE = re.compile(
@@ -107,7 +107,8 @@ def title(entry: EntryFacts) -> str:
     """Name an operation by its number, or a message by its other side."""
     if not entry.is_message:
         return f"{entry.operation} #{entry.seq}"
-    other = "any rank" if entry.root < 0 else f"rank {entry.root}"
+    far = far_rank(entry.root)
+    other = f"rank {far} on another host" if far is not None else "any rank" if entry.root < 0 else f"rank {entry.root}"
     tag = f" tag {entry.count}" if entry.count else ""
     return f"{entry.operation} {'to' if entry.operation == 'send' else 'from'} {other}{tag}"
 

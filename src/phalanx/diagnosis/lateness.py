@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.engine.facts import EntryFacts, RankFacts, Trouble
+from phalanx.engine.facts import EntryFacts, RankFacts, Trouble, far_rank
 
 
 def late_ranks(facts: Trouble, rows: Sequence[RankFacts]) -> list[int]:
@@ -62,7 +62,7 @@ def awaited_ranks(row: RankFacts, rows: Sequence[RankFacts]) -> list[int]:
     """Return the ranks that a rank waits for, or waited for when the group broke; its entry still shows this."""
     mail, entry = row.mail, row.collective
     if mail is not None:
-        return [mail.root]
+        return [mail.root] if far_rank(mail.root) is None else []
     if entry is None or row.sleeps_for < 0:
         return []
     late = [other.rank for other in rows if other.arrived < entry.seq]

@@ -21,7 +21,7 @@ from phalanx.diagnosis.plain_data import from_plain, to_plain
 from phalanx.diagnosis.processes import command_of, descendants_of, resident_bytes, state_of, threads_of
 from phalanx.diagnosis.views import GroupView, JobView, ProcessView, view_of
 from phalanx.engine import GroupSegment
-from phalanx.engine.facts import RankRecords
+from phalanx.engine.facts import RankRecords, far_rank
 from phalanx.errors import UsageError
 from phalanx.plain_files import open_plain_file
 
@@ -177,6 +177,7 @@ def from_json(text: str, source: str) -> Observation:
 def _check_ranks(group: GroupView) -> None:
     used = [*(row.sleeps_for for row in group.rows), *(row.mail.root for row in group.rows if row.mail is not None)]
     used += [entry.peer for each in group.records for entry in each.messages]
+    used = [rank for rank in used if far_rank(rank) is None]
     if group.fault is not None:
         used += [group.fault.culprit, group.fault.reporter]
     ranks = list(range(group.num_ranks))

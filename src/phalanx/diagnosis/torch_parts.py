@@ -98,7 +98,7 @@ def _sizes(operation: str, shape: list[int], num_ranks: int) -> tuple[list[list[
 
 
 def _messages(view: GroupView, name: str, numbers: Sequence[int]) -> Iterator[Part]:
-    """Number the messages of each pair and tag. Leave out messages to itself and open receives from any rank."""
+    """Number the messages of each pair and tag, without those to itself, to other hosts, or open and from any rank."""
     records = [each.messages for each in view.records]
     # Without the oldest messages, it is unknown which finished ones belong together.
     is_whole = all(entries[0].seq == 1 for entries in records if entries)
@@ -106,7 +106,7 @@ def _messages(view: GroupView, name: str, numbers: Sequence[int]) -> Iterator[Pa
         counts: dict[tuple[int, int, int], int] = {}
         for entry in entries:
             there = entry.peer
-            if there in (-1, here) or (entry.end_ns and not is_whole):
+            if there < 0 or there == here or (entry.end_ns and not is_whole):
                 continue
             pair = (here, there) if entry.operation == "send" else (there, here)
             channel = (*pair, entry.count)

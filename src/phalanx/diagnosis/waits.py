@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from phalanx.diagnosis import formatting
 from phalanx.diagnosis.views import GroupView
-from phalanx.engine.facts import EntryFacts, RankFacts
+from phalanx.engine.facts import EntryFacts, RankFacts, far_rank
 
 Key = tuple[int, int]  # process, and thread where ranks are threads
 World = Mapping[Key, int]
@@ -128,7 +128,7 @@ def _awaited_entry(row: RankFacts, is_broken: bool) -> EntryFacts | None:
     if row.state != "present":
         return None
     if row.mail is not None and is_waiting(row.mail, is_broken):
-        return row.mail
+        return row.mail if far_rank(row.mail.root) is None else None  # other hosts are not seen here
     if row.sleeps_for < 0:
         return None
     # Without a collective, the rank is so far ahead that it must wait before it begins.

@@ -23,8 +23,16 @@ FaultKind: TypeAlias = Literal[
     "unknown",
 ]
 SEVERAL = -1  # threads
+FAR = (
+    -16
+)  # a rank of another host is FAR minus its number in the whole group: see far_number() in native/core/far_peer.hpp
 Awaited: TypeAlias = Literal["ranks", "stream", "work", "unknown"]
 Device: TypeAlias = Literal["cpu", "cuda"]
+
+
+def far_rank(number: int) -> int | None:
+    """Return the number in the whole group of a rank on another host; None if the rank is not on another host."""
+    return FAR - number if number <= FAR else None
 
 
 class EntryFacts(NamedTuple):
@@ -36,8 +44,8 @@ class EntryFacts(NamedTuple):
         dtype: Of its tensors, as torch names it.
         device: Of its tensors.
         op: How it reduces.
-        root: The root, or the peer that a message is for or awaited from.
-        peer: The other side of a message that has ended.
+        root: The root, or the peer that a message is for or awaited from; FAR or less if that is on another host.
+        peer: The other side of a message that has ended; also FAR or less.
         count: Elements of each rank; of a message its tag.
         size_bytes: Of the tensor.
         location: File and line of the call; empty when unknown.

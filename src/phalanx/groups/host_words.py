@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from phalanx.diagnosis import Scene, explain, formatting
 from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
+from phalanx.diagnosis.explain import message_here
 from phalanx.diagnosis.surroundings import Surroundings
-from phalanx.engine.facts import EntryFacts, RankFacts, Trouble
+from phalanx.engine.facts import EntryFacts, RankFacts, Trouble, far_rank
 from phalanx.errors import (
     AbortedError,
     DeadlockError,
@@ -84,8 +85,37 @@ class HostWords:
         return explain(told, self._scene(rows, entries, around, facts.fault_seq))
 
     def rank_of(self, local: int) -> int:
-        """Return the rank with a number on this host; what is no number of a rank stays as it is."""
+        """Return the rank with a number on this host, or of another host; other numbers stay as they are."""
+        far = far_rank(local)
+        if far is not None:
+            return far
         return self.here[local] if 0 <= local < len(self.here) else local
+
+    def explain_message(self, facts: Trouble) -> PhalanxError:
+        """Return the exception for a message with a rank of another host whose ends differ, or that was late."""
+        peer, is_send = self.rank_of(facts.root), facts.operation == "send"
+        if facts.kind == "mismatch":
+            headline = f"the message and the buffer differ (rank {peer})"
+            differs, verdict = [f"  differs  {facts.text}"], "different message"
+            advice = "let both sides use the same shape and dtype"
+        else:
+            what = "has not received it" if is_send else "has not sent it"
+            whom = f"rank {peer} on host {self.table.host_of(peer)}"
+            headline = f"timed out after {formatting.seconds(facts.timeout_s)}, waiting for {whom}: it {what}"
+            other = f"recv(source={self.rank})" if is_send else f"send(destination={self.rank})"
+            differs, verdict = [], "no receiver" if is_send else "no sender"
+            advice = f"let rank {peer} call {other} with this tag"
+        here = message_here(facts, Scene(self.group, self.rank, self.table.size))
+        title = f'{facts.operation} of group "{self.group}": {headline}'
+        return _ERRORS[facts.kind](
+            "\n".join([title, f"  here     {here}", *differs, f"  do       {advice}"]),
+            group=self.group,
+            rank=self.rank,
+            num_ranks=self.table.size,
+            operation=facts.operation,
+            culprits=(peer,),
+            verdict=verdict,
+        )
 
     def explain_elsewhere(self, facts: Trouble, entry: EntryFacts | None) -> PhalanxError:
         """Return the exception for what happened on another host.

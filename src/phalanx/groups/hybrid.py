@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -22,7 +21,6 @@ from phalanx.diagnosis.surroundings import Surroundings, look_around
 from phalanx.engine import GroupSegment, count_cores, create_group_segment, own_affinity
 from phalanx.engine.facts import EntryFacts, Trouble
 from phalanx.errors import OperationTimeoutError, PhalanxError, UsageError
-from phalanx.groups.host_messages import HostMessages
 from phalanx.groups.host_words import ELSEWHERE, HostWords
 from phalanx.groups.hosts import HostTable, PrefixedBoard
 from phalanx.groups.regrouping import create_for, gathering_of
@@ -35,7 +33,6 @@ from phalanx.launch.board import Board
 from phalanx.launch.meeting import Gathering, MeetingResult, closing, meet
 
 _LONGER_S = 10.0
-_VERDICT_S = 1.5  # how long the agents may take to say why a connection was lost
 
 # Makes the wire of a group from its board, this rank's number, the number of ranks and a time limit.
 WireMaker = Callable[[Board, int, int, float], Wire]
@@ -73,7 +70,6 @@ class HybridGroup(SharedMemoryGroup):
         self._board = board
         self._make_wire = make_wire
         wire = make_wire(PrefixedBoard(board, "wire/"), rank, table.size, timeout_s)
-        self._messages = HostMessages(self, wire)
         gathering = gathering_of(
             self,
             "phases",
@@ -226,6 +222,9 @@ class HybridGroup(SharedMemoryGroup):
         """Return the exception for a call of this rank that could not be finished."""
         if facts.kind in ("usage", "closed", "forked"):
             return explain(facts, Scene(self.name, self.rank, self.size))
+        is_own = facts.is_message and not facts.is_fatal
+        if facts.culprit == ELSEWHERE and is_own and facts.kind in ("mismatch", "timeout"):
+            return self._words.explain_message(facts)
         if facts.culprit == ELSEWHERE:
             entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
             return self._words.explain_elsewhere(facts, entry)
@@ -247,32 +246,6 @@ class HybridGroup(SharedMemoryGroup):
     def find_left(self) -> str:
         """Ask the launchers which rank of another host has closed this group; "" if nobody knows."""
         return self._words.describe_left(ask_hosts(self.name))
-
-    def lost_message(self, operation: str, peer: int, error: Exception, timeout_s: float) -> PhalanxError:
-        """Return the exception for a message whose connection was lost."""
-        until = time.monotonic() + _VERDICT_S
-        while (fault := self.fault()) is None and time.monotonic() < until:
-            time.sleep(0.01)
-        facts = Trouble("peer_died", operation, root=peer, timeout_s=timeout_s, culprit=ELSEWHERE, is_fatal=True)
-        if fault is not None:
-            culprit = ELSEWHERE if fault.text.startswith("host ") else fault.culprit
-            told = facts._replace(kind=fault.kind, text=fault.text, culprit=culprit, reporter=fault.reporter)
-            return self.explain_trouble(told)
-        whom = f"rank {peer} on host {self._table.host_of(peer)}"
-        if "imed out" in str(error):
-            what = "has not received it" if operation == "send" else "has not sent it"
-            text = f"timed out after {formatting.seconds(timeout_s)}, waiting for {whom}: it {what}"
-            self.abort(f"{operation} {text}")
-            return self.explain_trouble(facts._replace(kind="timeout", text=text))
-        text = f"the connection to {whom} was lost: {error}"
-        self.abort(text)
-        return self.explain_trouble(facts._replace(text=text))
-
-    def message(
-        self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool
-    ) -> Any:
-        """Serve send and recv with a rank of another host."""
-        return self._messages.start(operation, tensor, peer, tag, timeout_s, is_async)
 
     def _regroup_over_hosts(
         self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout, title: str
@@ -345,14 +318,6 @@ class _Helper:
         """Name the rank of another host that has closed the group."""
         group = self._group()
         return "" if group is None else group.find_left()
-
-    def message(
-        self, operation: str, tensor: torch.Tensor, peer: int, tag: int, timeout_s: float, is_async: bool
-    ) -> Any:
-        """Serve send and recv with a rank of another host."""
-        group = self._group()
-        assert group is not None
-        return group.message(operation, tensor, peer, tag, timeout_s, is_async)
 
 
 def _key_of(kind: str, members: Sequence[int]) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from phalanx.diagnosis import formatting
+from phalanx.engine.facts import far_rank
 from phalanx.errors import (
     AbortedError,
     MismatchError,
@@ -118,11 +121,146 @@ def test_messages(tmp_path: Path) -> None:
         if group.rank == 0:
             group.send(torch.ones(3), 3)
         if group.rank == 3:
-            with pytest.raises(MismatchError, match=r"rank 0 sent 12 bytes of torch\.float32"):
+            with pytest.raises(MismatchError, match=r"rank 0 on host 0 called send float32 \(3,\)"):
                 group.recv(torch.empty(2), 0)
         group.barrier()
 
     run_on_pretended_hosts(body, tmp_path)
+
+
+@pytest.mark.parametrize("first", ["sender", "receiver"])
+def test_a_large_message_whose_ends_differ_is_an_error_on_both(first: str, tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        early, late = (0, 3) if first == "sender" else (3, 0)
+        if group.rank == late:
+            group.recv(torch.empty(1), early, 9)
+            time.sleep(0.1)  # the other side is likely to be in its call, but it need not be
+        if group.rank == early:
+            group.send(torch.empty(1), late, 9)
+        for room in (2, 100_001):
+            if group.rank == 0:
+                with pytest.raises(MismatchError) as raised:
+                    group.send(torch.ones(100_000), 3)
+                here, there = "rank 0 of 4 sends float32 (100000,)", f"rank 3 on host 1 called recv float32 ({room},)"
+            if group.rank == 3:
+                with pytest.raises(MismatchError) as raised:
+                    group.recv(torch.empty(room), 0)
+                here = f"rank 3 of 4 receives float32 ({room},)"
+                there = "rank 0 on host 0 called send float32 (100000,)"
+            if group.rank in (0, 3):
+                assert f"here     {here}, hosts/test_hybrid.py:" in str(raised.value)
+                assert f"differs  {there}, hosts/test_hybrid.py:" in str(raised.value)
+                assert raised.value.culprits == (3 - group.rank,)
+        group.barrier()
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_a_message_is_in_the_journal_once(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        peer = (group.rank + 2) % 4
+        for count in (10, 100_000):
+            work = group.send(torch.ones(count), peer, 5, async_op=True)
+            group.recv(torch.empty(count), peer, 5)
+            work.wait()
+        messages = group.records(group.rank % 2).messages
+        assert [entry.operation for entry in messages] == ["send", "recv"] * 2
+        assert {far_rank(entry.root) for entry in messages} == {far_rank(entry.peer) for entry in messages} == {peer}
+        assert all(entry.end_ns and "test_hybrid.py" in entry.location for entry in messages)
+        assert formatting.title(messages[0]) == f"send to rank {peer} on another host tag 5"
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_a_rank_that_is_late_because_of_a_message_is_shown_in_it(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        group.barrier()
+        if group.rank == 3:
+            with pytest.raises(OperationTimeoutError):
+                group.recv(torch.empty(1), 0)
+        else:
+            with pytest.raises(OperationTimeoutError) as raised:
+                group.barrier(timeout_s=1)
+            if group.rank == 2:
+                assert "waits in recv from rank 0, " in str(raised.value)
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_a_message_that_does_not_come_leaves_the_group_usable(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        if group.rank == 3:
+            with pytest.raises(OperationTimeoutError) as raised:
+                group.recv(torch.empty(1), 0, timeout_s=0.2)
+            assert "waiting for rank 0 on host 0: it has not sent it" in str(raised.value)
+            assert "let rank 0 call send(destination=3) with this tag" in str(raised.value)
+        group.barrier()
+        if group.rank == 0:
+            group.send(torch.full((1,), 7.0), 3)
+        if group.rank == 3:
+            got = torch.empty(1)
+            group.recv(got, 0)
+            assert got.item() == 7
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_a_small_message_arrives_though_its_sender_has_closed(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        if group.rank == 0:
+            group.send(torch.arange(5), 3)
+        if group.rank == 3:
+            got = torch.empty(5, dtype=torch.int64)
+            group.recv(got, 0)
+            assert got.tolist() == [0, 1, 2, 3, 4]
+            with pytest.raises(PeerLeftError, match="rank 0 on host 0 closed the group"):
+                group.recv(got, 0)
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_asynchronous_messages_have_no_threads_of_python(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        before = threading.active_count()
+        peer = (group.rank + 2) % 4
+        tensors = [torch.full((50_000,), float(number)) for number in range(20)]
+        got = [torch.empty(50_000) for _ in tensors]
+        works = [group.recv(each, peer, async_op=True) for each in got]
+        works += [group.send(each, peer, async_op=True) for each in tensors]
+        assert threading.active_count() == before
+        for work in works:
+            work.wait()
+        assert all(torch.equal(one, other) for one, other in zip(tensors, got, strict=True))
+        assert works[0].source_rank() == peer
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+def test_ctrl_c_ends_a_receive(tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        if group.rank == 3:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                group.recv(torch.empty(1), 0)
+        group.barrier()
+
+    run_on_pretended_hosts(body, tmp_path)
+
+
+@pytest.mark.parametrize("count", [10, 100_000])
+def test_a_killed_rank_ends_messages(count: int, tmp_path: Path) -> None:
+    def body(group: HybridGroup) -> None:
+        group.barrier()
+        if group.rank == 3:
+            group.recv(torch.empty(1), 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if group.rank == 0:
+            group.send(torch.ones(1), 3)
+        works = [group.recv(torch.empty(count), 3, async_op=True)] if group.rank == 0 else []
+        with pytest.raises(PeerDiedError, match="rank 3"):
+            works[0].wait() if works else group.recv(torch.empty(count), (group.rank + 2) % 4)
+
+    run_on_pretended_hosts(body, tmp_path, statuses={3: -signal.SIGKILL})
 
 
 def test_hosts_that_call_different_things_see_both_calls(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from phalanx.launch.board import Board
 
 _SPIN_S = 0.0002  # how long to ask without a pause: about a round trip
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.00002, 0.001
+_IDLE_S, _IDLE_PAUSE_S = 1.0, 0.01  # receives for frames of messages always stand
 
 
 class MpiWire:
@@ -87,7 +88,7 @@ class MpiWire:
                     raise ConnectionError(f"timed out after {limit_s:.3g} s")
                 if now - start > _SPIN_S:
                     time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    pause_s = min(2 * pause_s, _IDLE_PAUSE_S if now - start > _IDLE_S else _LONGEST_PAUSE_S)
         with self._lock:
             for handle in handles:
                 self._under_way.pop(handle, None)

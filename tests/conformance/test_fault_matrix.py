@@ -54,7 +54,9 @@ def test_every_survivor_names_the_culprit_of_a_fault_in_an_operation_of_torch() 
 def _check(cells: list[Cell]) -> None:
     outcomes = run_cells(cells, lambda outcome, num_done: None, _PROMPT_S)
     assert outcomes
-    assert not [(str(outcome.cell), outcome.flaws) for outcome in outcomes if outcome.flaws]
+    for outcome in outcomes:
+        texts = "\n".join(f"rank {rank}: {note.kind}: {note.text}" for rank, note in outcome.run.notes.items())
+        assert not outcome.flaws, f"{outcome.cell}: {outcome.flaws}\n{texts}"
 
 
 def test_what_one_fault_looks_like_is_not_taken_for_another() -> None:

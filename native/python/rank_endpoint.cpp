@@ -86,6 +86,7 @@ static bool is_python_ending() {
 }
 
 RankEndpoint::~RankEndpoint() {
+  const nb::error_scope exception;  // the last reference may go while one is raised: it is not one of close()
   note_departure(Departure::kDropped);
   // Threads that wait for the wire could not come back when Python ends. Groups that were left open are closed before: see
   // phalanx.groups.open_groups.

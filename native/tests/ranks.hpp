@@ -36,6 +36,14 @@ inline constexpr bool kIsSanitized = true;
 inline constexpr bool kIsSanitized = false;
 #endif
 
+// How many times longer something may take than on a machine that has a core for each process that can run.
+inline double patience() {
+  std::ifstream file("/proc/loadavg");  // "24.12 19.40 13.63 20/184 22144": 20 processes can run
+  double minute = 0, minutes = 0, quarter = 0, num_ready = 0;
+  file >> minute >> minutes >> quarter >> num_ready;
+  return (kIsSanitized ? 3 : 1) * std::max(1.0, std::max(minute, num_ready) / double(std::thread::hardware_concurrency()));
+}
+
 inline void require_fork() {
   if (!kCanFork) throw check::Skipped("the thread sanitizer does not go with fork");
 }
@@ -134,7 +142,7 @@ class Child {
   void kill(int signal = SIGKILL) const noexcept { ::kill(pid_, signal); }
   // The status of waitpid, or -1 if it has not ended by then.
   int wait(double timeout_s = 30) {
-    const std::int64_t deadline = seconds_from_now(timeout_s);
+    const std::int64_t deadline = seconds_from_now(timeout_s * patience());
     for (int status = 0; monotonic_ns() < deadline; usleep(200)) {
       if (waitpid(pid_, &status, WNOHANG) != pid_) continue;
       pid_ = -1;
@@ -180,14 +188,6 @@ struct Interruption final : Waiter {
   void begin_waiting() noexcept override {}
   bool is_interrupted() override { return true; }
 };
-
-// How many times longer something may take than on a machine that has a core for each process that can run.
-inline double patience() {
-  std::ifstream file("/proc/loadavg");  // "24.12 19.40 13.63 20/184 22144": 20 processes can run
-  double minute = 0, minutes = 0, quarter = 0, num_ready = 0;
-  file >> minute >> minutes >> quarter >> num_ready;
-  return (kIsSanitized ? 3 : 1) * std::max(1.0, std::max(minute, num_ready) / double(std::thread::hardware_concurrency()));
-}
 
 // The trouble that `body` ends in. `within_s` is how long that may take.
 template <class Run>

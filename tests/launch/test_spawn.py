@@ -419,3 +419,13 @@ print(torch.ones(2).sum().item())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "2.0\n", done.stderr
+
+
+def test_a_module_that_spawns_whenever_it_is_imported_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "spawns.py").write_text(
+        "import phalanx\ndef work():\n    return 1\nresults = phalanx.spawn(work, ranks=2, timeout_s=20)\n"
+    )
+    program = [sys.executable, "-c", "import spawns"]
+    ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "is importing the module of its function, and that module calls spawn() again" in ended.stderr
+    assert 'put the call of spawn() below `if __name__ == "__main__":`' in ended.stderr

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
@@ -49,6 +50,7 @@ class LaunchContext:
         tell: Called with the kind of an injected fault, such as "lost", before it takes effect.
         ask_gone: Returns which ranks are dead and which are done; it asks the process that started them.
         started_by: "spawn" or "pytest"; "" for anything else, such as phalanx run.
+        is_loading: Whether it is importing the modules from which its function comes.
         own: Data that parts of phalanx keep for this rank, by name.
     """
 
@@ -64,6 +66,7 @@ class LaunchContext:
     tell: Callable[[str], None] | None = None
     ask_gone: Callable[[], tuple[frozenset[int], frozenset[int]]] | None = None
     started_by: Literal["spawn", "pytest", ""] = ""
+    is_loading: bool = False
     own: dict[str, Any] = field(default_factory=dict)
 
 
@@ -104,6 +107,18 @@ def tell_peers(why: str) -> None:
     """Free the peers that wait for this rank, and tell them why it will not come."""
     for tell in _listeners:
         tell(why)
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Let this rank know that it loads its function: a module that is imported meanwhile must not start ranks."""
+    context = current_context()
+    assert context is not None
+    context.is_loading = True
+    try:
+        yield
+    finally:
+        context.is_loading = False
 
 
 def has_failed() -> bool:

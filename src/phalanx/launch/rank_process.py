@@ -21,7 +21,7 @@ from phalanx.diagnosis.retold_errors import see_through
 from phalanx.diagnosis.stacks import answer_in_children_too
 from phalanx.diagnosis.tracebacks import format_error, is_from_inside
 from phalanx.launch.connection import Connection
-from phalanx.launch.context import Placement, mark_failed, set_process_context, tell_peers
+from phalanx.launch.context import Placement, loading, mark_failed, set_process_context, tell_peers
 from phalanx.launch.disagreement import Disagreement, read_disagreement
 from phalanx.launch.exceptions import describe_exception, find_consequence, find_mismatch
 from phalanx.launch.rank_devices import set_up_devices
@@ -160,7 +160,8 @@ def become_rank(request: StartRequest, streams: tuple[int, int, int]) -> None:
 
 def _run(request: StartRequest) -> Report:
     try:
-        function, args, kwargs = pickle.loads(request.payload)
+        with loading():
+            function, args, kwargs = pickle.loads(request.payload)
         return Report(result=pack(function(*args, **kwargs)))
     except SystemExit as leaving:
         if leaving.code in (None, 0):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from phalanx.diagnosis.tracebacks import users_part
 from phalanx.engine import MAX_RANKS, usable_cores
 from phalanx.errors import UsageError
+from phalanx.launch.context import current_context
 from phalanx.launch.outcome import is_for_user
 from phalanx.launch.processes import Limits, run_processes
 from phalanx.launch.rank_devices import check_threads, read_rank_gpus
@@ -78,6 +79,12 @@ def spawn(  # noqa: PLR0913
 
 
 def _check(function: object, ranks: object, kind: object, timeout_s: object) -> None:
+    context = current_context()
+    if context is not None and context.is_loading:
+        raise UsageError(
+            f"spawn: rank {context.rank} is importing the module of its function, and that module calls spawn() again\n"
+            '  do       put the call of spawn() below `if __name__ == "__main__":`, or into a function'
+        )
     if not callable(function):
         raise UsageError(f"spawn: the function must be callable, not {type(function).__name__}")
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MAX_RANKS:

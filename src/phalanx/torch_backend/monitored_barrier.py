@@ -73,13 +73,18 @@ class MonitoredBarrier:
         present: dict[int, int] = {}
         gone: dict[int, PhalanxError] = {}
         asked = dict.fromkeys(range(1, self._group.size), 0)
-        moment_s = _LEAST_S
-        while asked and not (gone and not wait_all_ranks):
+        moment_s, is_last_look = _LEAST_S, False
+        while asked and not is_last_look and not (gone and not wait_all_ranks):
+            # When the time is up, each rank gets a last look. They are in order, so the lowest one that is missing is named.
+            is_last_look = time.monotonic() >= deadline
             for rank in list(asked):
                 try:
-                    present[rank] = self._await_presence(rank, asked, min(deadline, time.monotonic() + moment_s))
+                    moment = time.monotonic() + moment_s
+                    present[rank] = self._await_presence(
+                        rank, asked, deadline if is_last_look else min(deadline, moment)
+                    )
                 except OperationTimeoutError as error:
-                    if time.monotonic() < deadline:
+                    if not is_last_look:
                         continue
                     gone[rank] = error
                 except PeerError as error:

@@ -51,6 +51,7 @@ def test_the_first_missing_rank_is_enough_by_default(rank: int) -> None:
         if rank == 0:
             with pytest.raises(OperationTimeoutError, match="Rank 1 failed to pass monitoredBarrier"):
                 dist.monitored_barrier(timeout=timedelta(milliseconds=milliseconds))
+    dist.barrier()  # the others wait here, so they have not left
 
 
 def test_no_time_is_rank_0s_own_fault(process_group: Any, rank: int) -> None:

@@ -75,7 +75,7 @@ class MonitoredBarrier:
         asked = dict.fromkeys(range(1, self._group.size), 0)
         moment_s, is_last_look = _LEAST_S, False
         while asked and not is_last_look and not (gone and not wait_all_ranks):
-            # When the time is up, each rank gets a last look. They are in order, so the lowest one that is missing is named.
+            # When the time is up, each rank gets a last look, in order: so the lowest one that is missing is named.
             is_last_look = time.monotonic() >= deadline
             for rank in list(asked):
                 try:

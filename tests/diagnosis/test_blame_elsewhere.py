@@ -36,6 +36,15 @@ from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
             (3,),
             "raised",
         ),
+        ("timeout", "rank 1 timed out in recv: rank 2 on host 1 has not sent it", (2,), "no sender"),
+        ("timeout", "rank 1 timed out in send: rank 2 on host 1 has not received it", (2,), "no receiver"),
+        (
+            "aborted",
+            'rank 1 of 4 on host 0 failed: OperationTimeoutError: recv of group "world": timed out after 2 s, waiting '
+            "for rank 2 on host 1: it has not sent it (train.py:7)",
+            (2,),
+            "no sender",
+        ),
         ("peer_failed", "rank 1 on host 0 had its arguments refused: tensor is sparse", (1,), "refused"),
         ("peer_left", "rank 2 on host 1 closed the group", (2,), "left"),
         ("peer_left", "host 1: rank 3 (pid 33) closed the group", (3,), "left"),

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 _NUMBERS = r"(\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)"
 _AT_FRONT = re.compile(rf"^(?:host \d+: )?(?:host \d+ \((?:\S+, )?)?ranks? {_NUMBERS}\b")
 _LATE = re.compile(rf"\branks? {_NUMBERS}\)? did not come$")
+# Of a message: in the words of the rank that waited, or of its host.
+_IN_VAIN = re.compile(r"\brank (\d+)(?: on host \d+)?(?:: (?:it|rank \d+))? has not (sent|received) it$")
 _TOPIC = re.compile(r"ranks disagree on ([\w ]+)$")
 # An error of a rank, retold by its launcher. If its group is the world, its numbers are those of the job.
 _RETOLD = re.compile(r' failed: (\w+): \w+(?: #\d+)? of group "(?:world|0)": (.*?)(?: \([^() ]+:\d+\))?$')
@@ -40,6 +42,8 @@ def find_blame(kind: str, headline: str, lines: Sequence[str]) -> tuple[tuple[in
         culprits = () if is_unknown else _labelled("differs", lines)
         return culprits, f"different {_SHORT.get(topic[1], topic[1])}" if topic else "different operation"
     if kind == "timeout":
+        if message := _IN_VAIN.search(headline):
+            return (int(message[1]),), "no sender" if message[2] == "sent" else "no receiver"
         late = _LATE.search(headline)
         return _labelled("missing", lines) or (_expand(late[1]) if late else ()), "late"
     retold = _RETOLD.search(headline)

@@ -224,7 +224,7 @@ class HybridGroup(SharedMemoryGroup):
             return explain(facts, Scene(self.name, self.rank, self.size))
         is_own = facts.is_message and not facts.is_fatal
         if facts.culprit == ELSEWHERE and is_own and facts.kind in ("mismatch", "timeout"):
-            return self._words.explain_message(facts)
+            return self._words.explain_message(facts, ask_hosts(self.name) if facts.kind == "timeout" else ())
         if facts.culprit == ELSEWHERE:
             entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
             return self._words.explain_elsewhere(facts, entry)

@@ -142,7 +142,7 @@ class HostWords:
             headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
         if entry is not None and facts.kind == "mismatch":
             more = without_agreeing(formatting.call(entry), more)
-        culprits, verdict = find_blame(facts.kind, headline, more)
+        culprits, verdict = find_blame(facts.kind, headline, more, self.group, self.rank)
         advice = _ADVICE.get(facts.kind, "look at what the ranks of that host printed")
         if facts.kind == "peer_failed" and not facts.is_fatal:
             advice = "correct the call on that rank"

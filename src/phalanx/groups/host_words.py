@@ -222,6 +222,15 @@ class HostWords:
                 return f"rank {members[left[0]]} on host {found.host} closed the group"
         return ""
 
+    def find_gone(self, answers: Sequence[HostRows]) -> list[int]:
+        """Return the ranks of other hosts that have closed the group or ended, as far as it is known."""
+        return [
+            members[row.rank]
+            for found, members in self._parts(answers)
+            for row in found.rows
+            if members != self.here and row.state in ("left", "dead")
+        ]
+
     def _describe_peer(self, answers: Sequence[HostRows], peer: int) -> list[str]:
         """Return the lines about a rank of another host for whose message this one has waited; [] if it is unknown."""
         for found, members in self._parts(answers):
@@ -243,7 +252,8 @@ class HostWords:
         # The world of each host has the same name as a world over hosts, but nobody calls anything there.
         used = [found for found in answers if any(row.arrived or row.messages for row in found.rows)]
         known = {found.host for found in used}
-        for found in answers:  # of a host where nobody has called anything, one is as good as the other
+        # Of a host where nobody has called anything, one is as good as the other, unless ranks have left one of them.
+        for found in sorted(answers, key=lambda found: all(row.state == "present" for row in found.rows)):
             if found.host not in known:
                 used.append(found)
                 known.add(found.host)

@@ -247,6 +247,10 @@ class HybridGroup(SharedMemoryGroup):
         """Ask the launchers which rank of another host has closed this group; "" if nobody knows."""
         return self._words.describe_left(ask_hosts(self.name))
 
+    def find_gone(self) -> list[int]:
+        """Ask the launchers which ranks of other hosts have closed this group or ended."""
+        return self._words.find_gone(ask_hosts(self.name))
+
     def _regroup_over_hosts(
         self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout, title: str
     ) -> LocalGroup:
@@ -318,6 +322,10 @@ class _Helper:
         """Name the rank of another host that has closed the group."""
         group = self._group()
         return "" if group is None else group.find_left()
+
+    def find_gone(self) -> list[int]:
+        """Name the ranks of other hosts that have closed this group or ended."""
+        return [] if (group := self._group()) is None else group.find_gone()
 
 
 def _key_of(kind: str, members: Sequence[int]) -> str:

@@ -64,6 +64,12 @@ def test_nobody_has_closed_the_group_if_something_worse_has_happened() -> None:
     assert _WORDS.describe_left(_answers(_row(0, 3, "left"), _row(1, 3, "left"), fault=raised)) == ""
 
 
+def test_ranks_that_have_closed_the_group_or_ended_are_gone() -> None:
+    assert _WORDS.find_gone(_answers(_row(0, 3, "dead"), _row(1, 3, "left"))) == [2, 3]
+    assert _WORDS.find_gone(_answers(_row(0, 0), _row(1, 0, "left"))) == [3]
+    assert _WORDS.find_gone([]) == []
+
+
 def test_of_two_ranks_that_disagree_on_split_sizes_it_is_unknown_who_is_right() -> None:
     text = "rank 2 on host 1 sends 80 bytes, rank 0 has room for 64"
     error = _WORDS.explain_elsewhere(Trouble("mismatch", "all_to_all", seq=3, culprit=ELSEWHERE, text=text), None)

@@ -1,5 +1,7 @@
 #include "python_wire.hpp"
 
+#include <nanobind/stl/vector.h>
+
 #include "../core/hosts/card.hpp"
 #include "plain_text.hpp"
 #include "rank_endpoint.hpp"
@@ -99,6 +101,15 @@ void RankEndpoint::join_hosts(int descriptor, std::vector<std::vector<int>> host
   };
   words.find_left = [helper = helper_.ptr()] {
     return with_python([&] { return utf8_of(nb::str(nb::handle(helper).attr("find_left")())); });
+  };
+  words.find_gone = [helper = helper_.ptr()] {
+    const nb::gil_scoped_acquire locked;
+    try {
+      return nb::cast<std::vector<int>>(nb::handle(helper).attr("find_gone")());
+    } catch (nb::python_error& error) {  // Ctrl-C, for example: close() raises it
+      error.restore();
+      throw WireError("interrupted");
+    }
   };
   const nb::gil_scoped_release unlocked;
   hosts_ = std::make_unique<HostGroup>(endpoint_, Segment::attach(descriptor), HostMap(std::move(hosts), rank), *wire_, *mailbox_, std::move(words));

@@ -143,7 +143,7 @@ inline Words plain_words() {
           [](const Trouble& trouble) {
             return "trouble " + std::to_string(int(trouble.kind)) + " of local rank " + std::to_string(trouble.culprit) + " " + trouble.detail.text;
           },
-          [](Seq) { return std::string(); }, [] { return std::string(); }};
+          [](Seq) { return std::string(); }, [] { return std::string(); }, [] { return std::vector<int>(); }};
 }
 
 // Runs a body on all ranks of some hosts, each with the ranks that the table says.
@@ -157,6 +157,7 @@ class Hosts {
     }
   }
   std::string late, left;  // what the launchers know of late ranks, and of a rank that has left
+  std::vector<int> gone;   // and of all that have left or ended
 
   FakeNetwork& network() { return network_; }
   const Segment& outer(int host) const { return outer_[std::size_t(host)]; }
@@ -181,6 +182,7 @@ class Hosts {
     Words words = plain_words();
     words.find_late = [this](Seq) { return late; };
     words.find_left = [this] { return left; };
+    words.find_gone = [this] { return gone; };
     HostGroup group(outer, alias(inner_[host]), std::move(map), wire, mailbox, words);
     const std::shared_ptr<void> disowning(nullptr, [&](void*) { disown(group.inner().*member(EndpointSegment{})); });
     body(group);

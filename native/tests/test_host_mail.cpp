@@ -1,4 +1,5 @@
 // Messages between hosts: matching, both ends first, ends that differ, ranks that leave, die or are late.
+#include <atomic>
 #include <random>
 
 #include "fake_wire.hpp"
@@ -155,6 +156,24 @@ TEST(ranks_that_close_in_a_circle_do_not_wait_for_each_other) {
     const std::int64_t start = monotonic_ns();
     group.mail().flush(seconds_from_now(60));
     CHECK(check::seconds_since(start) < 30);
+  });
+}
+
+// Nothing comes from rank 3, not even the end of a connection.
+TEST(a_rank_does_not_wait_until_a_rank_that_has_gone_takes_its_messages) {
+  Hosts hosts(kTwoHosts);
+  hosts.gone = {3};
+  std::atomic<bool> is_over{false};
+  hosts.run([&](HostGroup& group) {
+    if (group.rank() != 0) {
+      while (!is_over.load()) usleep(10'000);  // a rank that leaves would end the wait of the other
+      return;
+    }
+    send(group, 3, filled(20, 0));
+    const std::int64_t start = monotonic_ns();
+    group.mail().flush(seconds_from_now(20));
+    is_over = true;
+    CHECK(check::seconds_since(start) < 15);
   });
 }
 

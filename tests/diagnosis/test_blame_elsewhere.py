@@ -36,6 +36,15 @@ from phalanx.diagnosis.blame_elsewhere import find_blame, without_agreeing
             (3,),
             "raised",
         ),
+        ("timeout", "rank 1 timed out in recv: rank 2 on host 1 has not sent it", (2,), "no sender"),
+        ("timeout", "rank 1 timed out in send: rank 2 on host 1 has not received it", (2,), "no receiver"),
+        (
+            "aborted",
+            'rank 1 of 4 on host 0 failed: OperationTimeoutError: recv of group "world": timed out after 2 s, waiting '
+            "for rank 2 on host 1: it has not sent it (train.py:7)",
+            (2,),
+            "no sender",
+        ),
         ("peer_failed", "rank 1 on host 0 had its arguments refused: tensor is sparse", (1,), "refused"),
         ("peer_left", "rank 2 on host 1 closed the group", (2,), "left"),
         ("peer_left", "host 1: rank 3 (pid 33) closed the group", (3,), "left"),
@@ -76,3 +85,25 @@ def test_it_stays_unknown_who_is_right_if_nobody_agrees_or_all_do() -> None:
     for call in ("barrier", "all_reduce"):
         assert without_agreeing(call, _LINES) == _LINES
     assert find_blame("mismatch", "host 1: ranks disagree on operation", _LINES) == ((), "different operation")
+
+
+_RAISED = (
+    'host 1: rank 2 (pid 5) raised: OperationTimeoutError: recv of group "{}": timed out after 2 s, waiting for '
+    "rank {}: it has not sent it"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("timeout", "rank 2 timed out in recv: rank {} on host 0 has not sent it"),
+        ("peer_failed", _RAISED.format("pair", "{} on host 0")),
+    ],
+)
+def test_a_rank_for_whose_message_another_one_waits_is_held_up_by_that_one(kind: str, text: str) -> None:
+    assert find_blame(kind, text.format(1), [], group="pair", own=1) == ((2,), "late")
+    assert find_blame(kind, text.format(1), [], group="pair", own=0) == ((1,), "no sender")
+
+
+def test_numbers_of_another_group_are_not_taken_for_those_of_this_one() -> None:
+    assert find_blame("peer_failed", _RAISED.format("pair", 1), [], group="world") == ((2,), "raised")

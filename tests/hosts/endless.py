@@ -2,12 +2,14 @@
 
 It calls all_reduce of so many bytes, on a group that WHAT names: "phalanx" is that of connect(), "torch" and "gloo" are
 those of torch.distributed over phalanx and over Gloo, "split" has the ranks of the first two hosts only. "idle" is
-connected and calls nothing; "meeting" waits for ranks of the last host that never call connect().
+connected and calls nothing; "meeting" waits for ranks of the last host that never call connect(). In
+"closing", rank 0 closes its group after a message to the last rank, which calls nothing.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +28,8 @@ def main(what: str, num_bytes: int, folder: Path) -> None:
     try:
         if what == "meeting":
             _say_ready(folder, rank)
+        if what == "closing":
+            _close(folder, rank)
         all_reduce = _enter(what)
         all_reduce(tensor)
         if what != "meeting":
@@ -35,6 +39,21 @@ def main(what: str, num_bytes: int, folder: Path) -> None:
     except PhalanxError as error:
         note_error(folder, rank, error)
         raise
+
+
+def _close(folder: Path, rank: int) -> None:
+    import phalanx
+
+    group = phalanx.connect()
+    if rank == 0:
+        group.send(torch.ones(1), group.size - 1)
+    _say_ready(folder, rank)
+    if rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's would end the wait
+        group.close()
+        (folder / "closed").touch()
+    while True:
+        _idle(torch.empty(0))
 
 
 def _say_ready(folder: Path, rank: int) -> None:

@@ -127,6 +127,12 @@ def test_a_job_whose_ranks_call_nothing_ends_too(target: int, tmp_path: Path) ->
     assert re.search(_silent(1 - target), strike.outputs[target])
 
 
+def test_a_rank_that_closes_does_not_wait_until_a_lost_host_has_taken_its_messages(tmp_path: Path) -> None:
+    with hosts(2) as bed:
+        strike = _Strike(bed, "closing", 4096, tmp_path, "lost packets", target=1)
+    assert (tmp_path / "closed").exists(), "\n".join(strike.outputs)
+
+
 def test_ranks_that_wait_for_those_of_a_lost_host_in_connect_name_it(tmp_path: Path) -> None:
     with hosts(2) as bed:
         strike = _Strike(bed, "meeting", 4096, tmp_path, "cut cable", target=1)

@@ -23,6 +23,11 @@ _SLICE = [
     ("phalanx", "broadcast", "small", "stalled"),
     ("phalanx", "all_to_all", "large", "wrong shape"),
     ("phalanx", "gather", "small", "skipped call"),
+    ("phalanx", "recv", "large", "stalled"),
+    ("phalanx", "send", "large", "wrong shape"),
+    ("phalanx", "recv", "small", "extra call"),
+    ("torch", "send", "large", "extra call"),
+    ("torch", "recv", "small", "exited"),
 ]
 
 

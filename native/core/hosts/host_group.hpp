@@ -30,6 +30,9 @@ struct Words {
   // Which rank of another host has closed this group: "rank 3 on host 1 closed the group". Empty if nobody knows, or if something
   // worse has happened.
   std::function<std::string()> find_left;
+  // Which ranks of other hosts have closed this group or ended, as far as anybody knows. It may take a second. Throws WireError if
+  // the caller shall not wait any longer.
+  std::function<std::vector<int>()> find_gone;
 };
 
 // What goes to another host behind a card.

@@ -236,7 +236,9 @@ bool HostMail::wait(const MessagePtr& message, std::int64_t deadline_ns, bool is
 
 void HostMail::flush(std::int64_t deadline_ns) {
   const std::int64_t start = monotonic_ns();
+  std::int64_t look_at = start + kLongFlushNs;
   bool has_asked_all = false;
+  std::vector<int> gone;  // they take nothing any more
   Lock lock(mutex_);
   std::map<int, std::uint64_t> wanted;
   const auto ask = [&](Line& line) {
@@ -249,15 +251,33 @@ void HostMail::flush(std::int64_t deadline_ns) {
   };
   const auto is_flushed = [&](const Line& line) {
     const auto found = wanted.find(line.peer);
-    return found == wanted.end() || line.lost || line.has_left || line.num_taken_there >= found->second;
+    if (found == wanted.end() || line.lost || line.has_left || line.num_taken_there >= found->second) return true;
+    return std::ranges::find(gone, line.peer) != gone.end();
   };
   const auto all = [&](const auto& test) { return std::ranges::all_of(lines_, [&](const auto& each) { return test(*each.second); }); };
+  const auto is_broken = [&] {  // here, or on a host that was lost
+    try {
+      group_.outer().throw_if_faulty();
+      group_.outer().throw_if_ancestor_failed();
+      return false;
+    } catch (const Trouble&) {
+      return true;
+    }
+  };
   for (const auto& [peer, line] : lines_) ask(*line);
   while (!all(is_flushed) && !is_closing_) {
     condition_->wait_for(lock, std::chrono::nanoseconds(kSliceNs));
     lock.unlock();
     const std::int64_t now = monotonic_ns();
-    const bool is_over = now > deadline_ns || Endpoint::is_interrupted() || group_.outer().layout().header().fault.state.load() != 0;
+    const bool is_over = now > deadline_ns || Endpoint::is_interrupted() || is_broken();
+    if (!is_over && now > look_at) {  // Gloo may wait for ever for the connection to a rank that has gone
+      try {
+        gone = group_.words().find_gone();
+      } catch (const WireError&) {
+        return;
+      }
+      look_at = monotonic_ns() + kLongFlushNs;
+    }
     lock.lock();
     if (is_over) return;
     if (has_asked_all || now < start + kLongFlushNs) continue;

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 _NUMBERS = r"(\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)"
 _AT_FRONT = re.compile(rf"^(?:host \d+: )?(?:host \d+ \((?:\S+, )?)?ranks? {_NUMBERS}\b")
 _LATE = re.compile(rf"\branks? {_NUMBERS}\)? did not come$")
+# Of a message: in the words of the rank that waited, or of its host.
+_IN_VAIN = re.compile(r"\brank (\d+)(?: on host \d+)?(?:: (?:it|rank \d+))? has not (sent|received) it$")
 _TOPIC = re.compile(r"ranks disagree on ([\w ]+)$")
-# An error of a rank, retold by its launcher. If its group is the world, its numbers are those of the job.
-_RETOLD = re.compile(r' failed: (\w+): \w+(?: #\d+)? of group "(?:world|0)": (.*?)(?: \([^() ]+:\d+\))?$')
+# An error of a rank, retold. A launcher says "failed", and means the number of the job; a group says "raised".
+_RETOLD = re.compile(r' (failed|raised): (\w+): \w+(?: #\d+)? of group "([^"]*)": (.*?)(?: \([^() ]+:\d+\))?$')
+_WORLDS = ("world", "0")  # their numbers are those of the job
 _SHORT = {"split sizes": "size", "the sizes of tensors": "size"}  # as phalanx.diagnosis.explain has it
 _KINDS = {"OperationTimeoutError": "timeout", "PeerLeftError": "peer_left", "PeerDiedError": "peer_died"}
 _VERDICTS = (
@@ -26,25 +29,41 @@ _VERDICTS = (
 )
 
 
-def find_blame(kind: str, headline: str, lines: Sequence[str]) -> tuple[tuple[int, ...], str]:
+def find_blame(
+    kind: str, headline: str, lines: Sequence[str], group: str = "world", own: int = -1
+) -> tuple[tuple[int, ...], str]:
     """Return the culprits, as far as they are known, and the verdict: the attributes of a PhalanxError.
 
     Args:
         kind: The kind of the fault, such as "mismatch".
         headline: The first line of the text.
         lines: The others.
+        group: The name of the group that is broken.
+        own: The rank for which the text is. If another rank waits in vain for its message, it blames that one.
     """
+    blame = _find_blame(kind, headline, lines, group)
+    front = _AT_FRONT.search(headline)
+    if blame[0] == (own,) and blame[1] in ("no sender", "no receiver") and front is not None:
+        return _expand(front[1]), "late"
+    return blame
+
+
+def _find_blame(kind: str, headline: str, lines: Sequence[str], group: str) -> tuple[tuple[int, ...], str]:
     if kind == "mismatch":
         topic = _TOPIC.search(headline)
         is_unknown = any(line.startswith("  unknown ") for line in lines)
         culprits = () if is_unknown else _labelled("differs", lines)
         return culprits, f"different {_SHORT.get(topic[1], topic[1])}" if topic else "different operation"
     if kind == "timeout":
+        if message := _IN_VAIN.search(headline):
+            return (int(message[1]),), "no sender" if message[2] == "sent" else "no receiver"
         late = _LATE.search(headline)
         return _labelled("missing", lines) or (_expand(late[1]) if late else ()), "late"
     retold = _RETOLD.search(headline)
-    if retold is not None and (blame := find_blame(_KINDS.get(retold[1], ""), retold[2], []))[0]:
-        return blame
+    if retold is not None and (retold[3] in _WORLDS if retold[1] == "failed" else retold[3] == group):
+        blame = _find_blame(_KINDS.get(retold[2], ""), retold[4], [], group)
+        if blame[0]:
+            return blame
     verdict = next((verdict for pattern, verdict in _VERDICTS if pattern.search(headline)), "elsewhere")
     front = _AT_FRONT.search(headline)
     return _expand(front[1]) if front else (), verdict

@@ -91,24 +91,32 @@ class HostWords:
             return far
         return self.here[local] if 0 <= local < len(self.here) else local
 
-    def explain_message(self, facts: Trouble) -> PhalanxError:
-        """Return the exception for a message with a rank of another host whose ends differ, or that was late."""
+    def explain_message(self, facts: Trouble, answers: Sequence[HostRows] = ()) -> PhalanxError:
+        """Return the exception for a message with a rank of another host whose ends differ, or that was late.
+
+        Args:
+            facts: Of the message.
+            answers: What the launchers of all hosts see of the group, if it was late.
+        """
         peer, is_send = self.rank_of(facts.root), facts.operation == "send"
         if facts.kind == "mismatch":
             headline = f"the message and the buffer differ (rank {peer})"
-            differs, verdict = [f"  differs  {facts.text}"], "different message"
-            advice = "let both sides use the same shape and dtype"
+            what, advice = "has a buffer", "let both sides use the same shape and dtype"
+            if not is_send:
+                what, advice = f"sent {facts.found_bytes} bytes", "receive into a tensor of the sent shape and dtype"
+            more = [f"  differs  {facts.text}", f"           it {what} of another size or dtype"]
+            verdict = "different message"
         else:
             what = "has not received it" if is_send else "has not sent it"
             whom = f"rank {peer} on host {self.table.host_of(peer)}"
             headline = f"timed out after {formatting.seconds(facts.timeout_s)}, waiting for {whom}: it {what}"
             other = f"recv(source={self.rank})" if is_send else f"send(destination={self.rank})"
-            differs, verdict = [], "no receiver" if is_send else "no sender"
+            more, verdict = self._describe_peer(answers, peer), "no receiver" if is_send else "no sender"
             advice = f"let rank {peer} call {other} with this tag"
         here = message_here(facts, Scene(self.group, self.rank, self.table.size))
         title = f'{facts.operation} of group "{self.group}": {headline}'
         return _ERRORS[facts.kind](
-            "\n".join([title, f"  here     {here}", *differs, f"  do       {advice}"]),
+            "\n".join([title, f"  here     {here}", *more, f"  do       {advice}"]),
             group=self.group,
             rank=self.rank,
             num_ranks=self.table.size,
@@ -134,7 +142,7 @@ class HostWords:
             headline = f"timed out after {formatting.seconds(facts.timeout_s)}, {headline}"
         if entry is not None and facts.kind == "mismatch":
             more = without_agreeing(formatting.call(entry), more)
-        culprits, verdict = find_blame(facts.kind, headline, more)
+        culprits, verdict = find_blame(facts.kind, headline, more, self.group, self.rank)
         advice = _ADVICE.get(facts.kind, "look at what the ranks of that host printed")
         if facts.kind == "peer_failed" and not facts.is_fatal:
             advice = "correct the call on that rank"
@@ -194,9 +202,7 @@ class HostWords:
                 if row.arrived >= seq or members == self.here:
                     continue
                 late.append(members[row.rank])
-                what = Scene(self.group, 0, len(found.rows), found.rows).whereabouts(row.rank)
-                lines.append(f"  missing  rank {late[-1]} (pid {row.any_pid}) on host {found.host} {what}")
-                lines += [f"           is now at {found.places[row.rank]}"] if row.rank in found.places else []
+                lines += self._whereabouts(found, members, row)
         return "\n".join([f"{formatting.rank_list(late)}{_LATE}", *lines]) if late else ""
 
     def describe_left(self, answers: Sequence[HostRows]) -> str:
@@ -216,10 +222,42 @@ class HostWords:
                 return f"rank {members[left[0]]} on host {found.host} closed the group"
         return ""
 
+    def find_gone(self, answers: Sequence[HostRows]) -> list[int]:
+        """Return the ranks of other hosts that have closed the group or ended, as far as it is known."""
+        return [
+            members[row.rank]
+            for found, members in self._parts(answers)
+            for row in found.rows
+            if members != self.here and row.state in ("left", "dead")
+        ]
+
+    def _describe_peer(self, answers: Sequence[HostRows], peer: int) -> list[str]:
+        """Return the lines about a rank of another host for whose message this one has waited; [] if it is unknown."""
+        for found, members in self._parts(answers):
+            if peer in members:
+                return self._whereabouts(found, members, found.rows[members.index(peer)])
+        return []
+
+    def _whereabouts(self, found: HostRows, members: Sequence[int], row: RankFacts) -> list[str]:
+        """Say what a rank of another host does instead, and where."""
+        rows = list(found.rows)
+        if row.mail is not None and 0 <= row.mail.root < len(members):  # it has the numbers of that host
+            rows[row.rank] = row._replace(mail=row.mail._replace(root=members[row.mail.root]))
+        what = Scene(self.group, 0, len(rows), rows).whereabouts(row.rank)
+        lines = [f"  missing  rank {members[row.rank]} (pid {row.any_pid}) on host {found.host} {what}"]
+        return lines + ([f"           is now at {found.places[row.rank]}"] if row.rank in found.places else [])
+
     def _parts(self, answers: Sequence[HostRows]) -> Sequence[tuple[HostRows, Sequence[int]]]:
         """Return the part of the group on each host with its ranks; [] if that is not clear."""
         # The world of each host has the same name as a world over hosts, but nobody calls anything there.
-        used = [found for found in answers if any(row.arrived for row in found.rows)]
+        used = [found for found in answers if any(row.arrived or row.messages for row in found.rows)]
+        known = {found.host for found in used}
+        # Of a host where nobody has called anything, one is as good as the other, unless ranks have left one of them.
+        for found in sorted(answers, key=lambda found: all(row.state == "present" for row in found.rows)):
+            if found.host not in known:
+                used.append(found)
+                known.add(found.host)
+        used.sort(key=lambda found: found.host)
         if [len(found.rows) for found in used] != [len(host) for host in self.table.hosts]:
             return []
         return list(zip(used, self.table.hosts, strict=True))

@@ -224,7 +224,7 @@ class HybridGroup(SharedMemoryGroup):
             return explain(facts, Scene(self.name, self.rank, self.size))
         is_own = facts.is_message and not facts.is_fatal
         if facts.culprit == ELSEWHERE and is_own and facts.kind in ("mismatch", "timeout"):
-            return self._words.explain_message(facts)
+            return self._words.explain_message(facts, ask_hosts(self.name) if facts.kind == "timeout" else ())
         if facts.culprit == ELSEWHERE:
             entry = self.entry(self._here.index(self.rank), facts.seq) if facts.seq else None
             return self._words.explain_elsewhere(facts, entry)
@@ -246,6 +246,10 @@ class HybridGroup(SharedMemoryGroup):
     def find_left(self) -> str:
         """Ask the launchers which rank of another host has closed this group; "" if nobody knows."""
         return self._words.describe_left(ask_hosts(self.name))
+
+    def find_gone(self) -> list[int]:
+        """Ask the launchers which ranks of other hosts have closed this group or ended."""
+        return self._words.find_gone(ask_hosts(self.name))
 
     def _regroup_over_hosts(
         self, kind: str, members: Sequence[int], name: str, timeout_s: Timeout, title: str
@@ -318,6 +322,10 @@ class _Helper:
         """Name the rank of another host that has closed the group."""
         group = self._group()
         return "" if group is None else group.find_left()
+
+    def find_gone(self) -> list[int]:
+        """Name the ranks of other hosts that have closed this group or ended."""
+        return [] if (group := self._group()) is None else group.find_gone()
 
 
 def _key_of(kind: str, members: Sequence[int]) -> str:

@@ -19,6 +19,13 @@ for where in ("cpu", device):
     rows = [torch.zeros(2, device=where) for _ in range(size)]
     dist.all_gather(rows, torch.full((2,), float(rank), device=where))
     assert torch.stack(rows).tolist() == [[float(each)] * 2 for each in range(size)]
+    for count in (3, 100_000):  # a small message travels in its frame, a large one behind it
+        received = torch.zeros(count, device=where)
+        there, back = (rank + 2) % size, (rank - 2) % size  # on the other host
+        sending = dist.isend(torch.full((count,), float(rank), device=where), there)
+        dist.recv(received, back)
+        sending.wait()
+        assert received.unique().tolist() == [float(back)]
 dist.barrier()
 dist.destroy_process_group()
 print(f"rank {rank} of {size} is done")

@@ -24,6 +24,7 @@ for where in ("cpu", device):
         there, back = (rank + 2) % size, (rank - 2) % size  # on the other host
         sending = dist.isend(torch.full((count,), float(rank), device=where), there)
         dist.recv(received, back)
+        assert sending is not None
         sending.wait()
         assert received.unique().tolist() == [float(back)]
 dist.barrier()

@@ -153,7 +153,7 @@ class _Connection:
             try:
                 self._shake_hands(deadline)
                 return
-            except EOFError:  # strangers crowd the server: it closes connections that have not proved anything yet
+            except (EOFError, ConnectionResetError, BrokenPipeError):  # strangers crowd the server: see _make_room()
                 self.close()
                 if time.monotonic() > deadline:
                     raise

@@ -31,6 +31,7 @@ from phalanx.launch.hosts.stream import LinkStream
 
 _PROVE_S = 5.0  # to prove that one has the token
 _MOST_STRANGERS = 256  # connections that have not proved it yet
+_MOST_NEW = 32  # in a step: so one that can prove it has several steps to do so before it is the oldest
 _BETWEEN_WARNINGS_S = 5.0  # about one address without the token
 _ANSWER_S = 1.5  # for all hosts to answer a question
 _WINDOW_S = 0.25  # hosts that fall silent together are named together
@@ -121,10 +122,10 @@ class RendezvousServer:
             ready: The descriptors that can be read.
         """
         now = self._clock.tick()
-        if self._listener.fileno() in ready:
-            self._accept(now)
         for peer in [peer for peer in self._peers if peer.stream.fileno() in ready]:
             self._read(peer, now)
+        if self._listener.fileno() in ready:
+            self._accept(now)
         self._expel_strangers(now)
         self._shelf.expire(now)
         self._finish_questions(now)
@@ -150,7 +151,7 @@ class RendezvousServer:
 
     def _accept(self, now: float) -> None:
         with contextlib.suppress(OSError):
-            while True:
+            for _ in range(_MOST_NEW):
                 connection, address = self._listener.accept()
                 peer = _Peer(LinkStream(connection, self._token, is_server=True), str(address[0]), now)
                 self._make_room()

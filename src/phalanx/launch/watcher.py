@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import sys
@@ -216,14 +215,5 @@ def main(descriptor: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     starter = JsonLines(socket.socket(fileno=descriptor))
     with contextlib.suppress(EOFError):
-        Watcher(starter, WatchTask.from_json(_first_message(starter))).run()
+        Watcher(starter, WatchTask.from_json(starter.await_first())).run()
     os._exit(0)
-
-
-def _first_message(starter: JsonLines) -> Message:
-    poll = select.poll()
-    poll.register(starter.fileno(), select.POLLIN)
-    while True:
-        poll.poll()
-        for message in starter.read():
-            return message

@@ -308,19 +308,10 @@ def main(descriptor: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     launcher = JsonLines(socket.socket(fileno=descriptor))
     try:
-        Agent(launcher, AgentTask.from_json(_first_message(launcher))).run()
+        Agent(launcher, AgentTask.from_json(launcher.await_first())).run()
     except UsageError as error:
         launcher.send({"kind": "refused", "why": str(error)})
     except EOFError:
         pass
     sys.stdout.flush()
     os._exit(0)
-
-
-def _first_message(launcher: JsonLines) -> Message:
-    poll = select.poll()
-    poll.register(launcher.fileno(), select.POLLIN)
-    while True:
-        poll.poll()
-        for message in launcher.read():
-            return message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 
 from phalanx.launch.hosts.link import Message
@@ -64,3 +65,16 @@ class JsonLines:
     def close(self) -> None:
         """Close it; the other end sees that."""
         self._socket.close()
+
+    def await_first(self) -> Message:
+        """Wait for a message, and return the first that comes.
+
+        Raises:
+            EOFError: The other end has closed the connection.
+        """
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        while True:
+            poll.poll()
+            for message in self.read():
+                return message

@@ -159,7 +159,7 @@ class RendezvousServer:
                 self._guard(peer, peer.stream.flush)
 
     def _make_room(self) -> None:
-        """Drop the oldest stranger if there are too many: whoever has the token proves it within a round trip."""
+        """Drop the oldest stranger if there are too many. A peer that has the token proves it within a round trip."""
         strangers = [peer for peer in self._peers if not peer.stream.is_open]
         if len(strangers) >= _MOST_STRANGERS:
             self._drop(strangers[0])
